@@ -31,7 +31,7 @@ EXAMPLES = """examples:
   fspo analyse RUN_A RUN_B RUN_C   # one set of bins for all
   fspo analyse RUN --edges 1,16,64,257 --rules rloo,gspo,fspo --targets 0.9
   fspo analyse RUN --by entropy   # or any other column of numbers: rollout, reward, user.COLUMN
-  fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it cut
+  fspo analyse RUN --on engine   # the mismatch between sampler and trainer, and what corrections of it mask
   fspo sweep RUN   # other ranges, drifts, dual clips ... on the same log
   fspo calibrate RUN   # ranges that give every rule an equal clip rate, from an unclipped run
   fspo import --help   # read the logs of TRL, verl and others, or a table of responses

@@ -82,7 +82,7 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
 
 
 def doctor(source: Source, columns: Mapping[str, str] | None = None, target: float | None = None) -> pd.DataFrame:
-    """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and cure.
+    """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and `cure`.
 
     Parameters
     ----------

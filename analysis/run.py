@@ -106,7 +106,7 @@ def _scored(
     """Make the tables that need scores; return them, the counts of scores and updates, and notes on unreadable scores.
 
     If there are many scores (`MANY_SCORES`), two processes read them. Each process reads all scores and makes some of
-    the tables. The windows cannot be divided between the processes, because a table gathers numbers over all windows.
+    the tables. The blocks cannot be divided between the processes, because a table gathers numbers over all blocks.
     """
     key = RunKey.of(run)
     cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
@@ -153,7 +153,7 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
 
 def _without_a_range(tally: Tally) -> Notes:
-    """Return a warning that says how many windows have no range that gives a target, and their number."""
+    """Return a warning that says how many blocks have no range that gives a target, and their number."""
     found = [windows for sums in tally.uses.values() for windows in sums.no_range.values()]
     number = len(set().union(*found))
     words = f"{number} {'block' if number == 1 else 'blocks'} of rollouts: no range at the clip rate for some rules"

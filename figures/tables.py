@@ -113,8 +113,8 @@ class Tables:
     def __getitem__(self, name: str) -> Frame:
         frame = self.frames.get(name)
         if frame is None or frame.empty:
-            cure = f": it needs {NEEDS[name]}" if name in NEEDS else ""
-            raise NothingToDraw(f"table '{name}' is missing or empty{cure}")
+            fix = f": it needs {NEEDS[name]}" if name in NEEDS else ""
+            raise NothingToDraw(f"table '{name}' is missing or empty{fix}")
         return frame
 
 
@@ -136,17 +136,17 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
     summaries = {}
     for run, label in zip(runs, labels, strict=True):
         folder = run / folder_name(partition, ratio)
-        cure = f"run fspo analyse {run}{options_of(partition, ratio)}"
+        fix = f"run fspo analyse {run}{options_of(partition, ratio)}"
         check_run(run)
-        found = {name: _read(folder, name, f"{cure} again") for name in TABLES}
+        found = {name: _read(folder, name, f"{fix} again") for name in TABLES}
         if all(frame is None for frame in found.values()):
-            raise UserError(f"no analysis tables in {folder}: {cure} first")
+            raise UserError(f"no analysis tables in {folder}: {fix} first")
         if (folder / SUMMARY).is_file():
-            summaries[label] = read_summary(folder, f"{cure} again")
+            summaries[label] = read_summary(folder, f"{fix} again")
         for name, frame in found.items():
             if frame is not None and not frame.empty:
                 if lacking := [column for column in COLUMNS[name] if column not in frame]:
-                    raise UserError(f"table '{name}' of {run} has no column '{lacking[0]}': {cure} again")
+                    raise UserError(f"table '{name}' of {run} has no column '{lacking[0]}': {fix} again")
                 own: dict[str, Any] = {"run": label}
                 if name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
                     own |= {"trained_rule": summaries[label]["own_rule"]}
@@ -163,8 +163,8 @@ def _labels(runs: Sequence[Path]) -> list[str]:
     return [f"{r.parent.name}/{r.name}" if names.count(r.name) > 1 else r.name for r in resolved]
 
 
-def _read(folder: Path, name: str, cure: str) -> Frame | None:
-    return read_table(folder, name, cure) if (folder / f"{name}.parquet").is_file() else None
+def _read(folder: Path, name: str, fix: str) -> Frame | None:
+    return read_table(folder, name, fix) if (folder / f"{name}.parquet").is_file() else None
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
@@ -276,7 +276,7 @@ def first_use(frame: Frame) -> Frame:
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
     """Return the rows of table ``lemma`` in the first epoch, and the words "for each scored update" or "for each
-    window". The rows are those of single updates if there are any, else those of windows of rollouts.
+    block". The rows are those of single updates if there are any, else those of blocks of rollouts.
     """
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():

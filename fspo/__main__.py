@@ -33,7 +33,7 @@ GROUPS: dict[str, dict[str, Command]] = {
         "watch": Command("analysis.live.command", "a local page that follows runs as they train", "RUN"),
         "analyse": Command("analysis.__main__", "tables by response length", "RUN", "analyse_command"),
         "figures": Command("figures.__main__", "publication figures from the tables", "RUN --width neurips"),
-        "report": Command("figures.page.command", "one page: findings and figures", "RUN --open"),
+        "report": Command("figures.page.command", "one page: who is clipped, what it does, issues", "RUN --open"),
         "calibrate": Command("analysis.rules.calibrate", "ranges that give all rules an equal clip rate", "RUN"),
         "sweep": Command("analysis.sweeps.command", "what other settings would have done", "RUN"),
     },

@@ -5,7 +5,7 @@
 
 In a simulated log each prompt shifts the length and the acceptance of all its responses: 60 % of the variance of
 log-length lies between prompts, and two responses to one prompt have correlated acceptances. The acceptance of each bin
-is set, so the true LRE and the true acceptances are known. An interval of LRE or of a trend is given where at least 10
+is set, so the true LRE and the true acceptances are known. An interval of LRE or of a slope is given where at least 10
 prompts have a clipped response. The command ends with status 1 if an interval holds in less than 93 % of the logs, by
 more than two Monte Carlo errors, in a design of which at least 100 logs have one.
 """
@@ -39,7 +39,7 @@ QUICK_PROMPTS = 14 * 64 * 3 // 4
 """Prompts with responses after an update in a run of ``fspo reproduce --preset quick``: 14 rollouts of 64 prompts, the
 last three of four minibatches."""
 SLOPE = 0.02
-"""Fall of the acceptance for each doubling of the length in logs whose trend is estimated."""
+"""Fall of the acceptance for each doubling of the length in logs whose slope is estimated."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
-"""How often `fspo doctor` is right: its false alarms in healthy runs, and the defects that it sees in spoilt logs.
+"""How often `fspo doctor` is right: its false alarms in sound runs, and the defects that it sees in spoilt logs.
 
     python -m studies.doctor --runs FOLDER [--only power]
 
-Writes a part of studies/results/doctor.csv after the other. FOLDER holds the trained healthy runs; those that it lacks
+Writes a part of studies/results/doctor.csv after the other. FOLDER holds the trained sound runs; those that it lacks
 are trained (half an hour on two cores).
 
-- ``false_alarms``: for each check, in how many of 200 simulated and 32 trained healthy runs (seeds and settings fixed
+- ``false_alarms``: for each check, in how many of 200 simulated and 32 trained sound runs (seeds and settings fixed
   beforehand) it finds something, by severity. At ``warning`` or worse that is a false alarm.
 - ``spoilt``: for each of 50 defects (tests/analysis/doctor/defects.py), in how many of 5 spoilt logs the doctor finds
   something that it does not find in the sound log, and in how many it names the defect rightly.
 - ``power``: for ten defects at several sizes, in how many of 20 spoilt logs it finds something new.
 
-The stored numbers are those of v0.2.0, whose healthy runs also had rules that are gone.
+The stored numbers are those of v0.2.0, whose sound runs also had rules that are gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("fspo", {"shape": "power", "gamma": 0.75} | ranged(0.05)),
     ("fspo", {"drift": "gaussian"}),
 )
-"""Rules of the simulated healthy runs: a preset, and what is changed in it."""
+"""Rules of the simulated sound runs: a preset, and what is changed in it."""
 HEALTHY = tuple(
     SimulatedRun(
         rule=RULES[i % 10][0],
@@ -69,12 +69,12 @@ HEALTHY = tuple(
     )
     for i in range(200)
 )
-"""The healthy simulated runs. Run i has the seed ``FIRST_SEED`` + i."""
+"""The sound simulated runs. Run i has the seed ``FIRST_SEED`` + i."""
 FIRST_SEED = 37000
 PRECISIONS = {70: "same", 71: "bfloat16"}
 """Seeds of the runs that the trainer makes, each with the precision of the program that samples."""
 TRAINED = {f"{name}-{seed}": (name, seed) for seed in PRECISIONS for name in PRESETS}
-"""The healthy runs that the trainer makes: preset and seed by the name of the run folder."""
+"""The sound runs that the trainer makes: preset and seed by the name of the run folder."""
 BASE = SimulatedRun(engine=0.01)
 """The simulated run that every defect spoils. Its sampler differs a little from its trainer, so that the log has the
 columns of the mismatch."""
@@ -92,11 +92,11 @@ class ErrorRate(NamedTuple):
     part : str
         "false_alarms", "spoilt" or "power".
     case : str
-        The check with the kind of its healthy runs, or the defect.
+        The check with the kind of its sound runs, or the defect.
     size : str
-        Severity of the check's finding, or size of the defect.
+        Severity of the check's issue, or size of the defect.
     noticed, named, of : int
-        Logs with a (new) finding, logs in which the finding names the defect (-1 where nothing can be named), logs.
+        Logs with a (new) issue, logs in which the issue names the defect (-1 where nothing can be named), logs.
     """
 
     part: str
@@ -116,9 +116,9 @@ def train_missing(folder: Path) -> list[Path]:
 
 
 def false_alarms(folder: Path, runs: Path) -> Iterator[ErrorRate]:
-    """Yield a row for each check and severity that was found in a healthy run, and one for any alarm at all."""
+    """Yield a row for each check and severity that was found in a sound run, and one for any alarm at all."""
     found: dict[str, list[Counter[tuple[str, str]]]] = {"simulated": [], "trained": []}
-    for i, plan in enumerate(tqdm(HEALTHY, desc="healthy runs")):
+    for i, plan in enumerate(tqdm(HEALTHY, desc="sound runs")):
         run = write_simulated_run(folder / "run", plan, FIRST_SEED + i)
         found["simulated"].append(said(run))
         shutil.rmtree(run)
@@ -131,7 +131,7 @@ def false_alarms(folder: Path, runs: Path) -> Iterator[ErrorRate]:
 
 
 def said(run: Path) -> Counter[tuple[str, str]]:
-    """Return the doctor's findings about a run: check and severity, each once."""
+    """Return the doctor's issues about a run: check and severity, each once."""
     return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).findings})
 
 
@@ -177,7 +177,7 @@ PARTS = {"false_alarms": false_alarms, "spoilt": spoilt, "power": power}
 def main() -> None:
     """Compute the asked parts and put them in the place of their old rows in the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, required=True, help="folder of the trained healthy runs")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the trained sound runs")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="parts to compute")
     options = parser.parse_args()
     table = pd.read_csv(TABLE, dtype={"size": str}, keep_default_na=False) if TABLE.exists() else pd.DataFrame()

@@ -1,9 +1,9 @@
 """Which correction of the mismatch between sampler and trainer accepts all lengths alike?
 
-The script trains the embedded model on responses that are sampled from another law than the trainer's policy: with
-bfloat16 or int8 weights, with top-p, by a vLLM server in bfloat16 (and in float32, the control), or with the weights of
-earlier rollouts. ``fspo analyse`` analyses each log on the log-ratio in which that mismatch lies, ``engine`` or
-``behaviour``. The numbers go to studies/results/mismatch.csv. Runs that are done are kept under --output; a run that
+The script trains the embedded model on responses that are sampled from another distribution than the trainer's policy:
+with bfloat16 or int8 weights, with top-p, by a vLLM server in bfloat16 (and in float32, the control), or with the
+weights of earlier rollouts. ``fspo analyse`` analyses each log on the log-ratio in which that mismatch lies, ``engine``
+or ``behaviour``. The numbers go to studies/results/mismatch.csv. Runs that are done are kept under --output; a run that
 was stopped goes on. ``make test-vllm`` makes the Python environment of the server; the variable VLLM_ENV names one in
 another place.
 
@@ -51,7 +51,7 @@ EDGES = (1, 16, 32, 64, 128, 192, 265)
 
 
 class Source(NamedTuple):
-    """A training run whose responses are drawn from another law than the trainer's policy.
+    """A training run whose responses are drawn from another distribution than the trainer's policy.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Source(NamedTuple):
     rollouts : int
         Number of rollouts, each of 64 prompts with 8 responses.
     first : int
-        First rollout that is analysed: from this rollout on the staleness is the one that the options ask for.
+        First rollout that is analysed: from this rollout on the policy lag is the one that the options ask for.
     server : str
         Data type of the vLLM server that samples; "" if the trainer samples itself.
     """

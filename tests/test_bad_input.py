@@ -1,4 +1,4 @@
-"""Bad input to the commands: each gives one line with a cure, and nothing is written or overwritten."""
+"""Bad input to the commands: each gives one line with a fix, and nothing is written or overwritten."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     checks = json.loads((out / "checks" / "proofs_check.json").read_text())["rows"]
     assert {row["id"] for row in checks} == set(PRESETS["smoke"].checks.split(","))  # make proofs has all of them
     assert f"{len(checks)} theory checks: all hold" in start.stdout
-    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"cosine_tightness.pdf", "acceptance_laws.pdf"}
+    assert {p.name for p in (out / "figures-theory").glob("*.pdf")} >= {"cosine_tightness.pdf", "acceptance_models.pdf"}
     report = (out / "report.html").read_text()
     assert all(claim in unescape(report) for claim in claims.sentence)
     captions = json.loads((out / "figures" / "captions.json").read_text())

@@ -1,1 +1,1 @@
-"""The claims about training: a catalogue of atoms and headlines, their numbers, and their verdicts."""
+"""The claims about training: their catalogue, numbers and verdicts."""

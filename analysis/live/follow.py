@@ -1,7 +1,7 @@
 """Follow a run's log as it grows. The rows of each rollout are read once; of all rollouts only sums are kept.
 
 The page of ``fspo watch`` shows the numbers that a `Follower` computes. A series over time has for each rollout a value
-computed from that rollout's rows alone; an acceptance is that of all rollouts. Findings come from ``fspo doctor``.
+computed from that rollout's rows alone; an acceptance is that of all rollouts. Issues come from ``fspo doctor``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Follower:
     diagnosis : Diagnosis, optional
         The last answers of ``fspo doctor``. The attribute ``asked`` is the number of rollouts that they are about.
     first_found : dict of str to int
-        For each finding in the doctor's last answers, the number of the newest rollout when the finding appeared.
+        For each issue in the doctor's last answers, the number of the newest rollout when the issue appeared.
     """
 
     def __init__(self, path: str | Path, bins: Bins | None = None, target: float | None = None) -> None:

@@ -96,16 +96,16 @@ class Run:
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log as an object that is read in chunks, none of which splits a window of rollouts."""
+        """The log as an object that is read in chunks, none of which splits a block of rollouts."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property
     def streamed(self) -> bool:
-        """Whether ``rows`` is a sample, because the log is too large for memory and is read window by window."""
+        """Whether ``rows`` is a sample, because the log is too large for memory and is read block by block."""
         return self.stream is not None
 
     def windows(self, size: int) -> Iterator[tuple[int, Rows]]:
-        """Yield the first rollout and the rows of each window of ``size`` successive rollouts."""
+        """Yield the first rollout and the rows of each block of ``size`` successive rollouts."""
         for chunk in self.source.chunks(size):
             yield from self.source.windows(chunk, size)[0]
 

@@ -47,7 +47,7 @@ class Partition:
         return self.column.replace(".", "_")
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
-        """Return the positions (N,) of the coordinates ``values`` on the axis of a trend.
+        """Return the positions (N,) of the coordinates ``values`` on the axis over which slopes are fitted.
 
         The position is log2 of a length, and any other coordinate over its standard deviation. If ``values`` are only a
         part of the log, pass the standard deviation in the complete log as ``spread``.

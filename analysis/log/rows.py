@@ -58,7 +58,7 @@ class Rows:
     band_accept: NDArray[np.bool_]
     response: Ints  # number of the response; (rollout, step, response) identifies a row
     coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
-    trend: Floats  # the x of fitted trends: log2 of the length, or Partition.trend_coordinate of another coordinate
+    trend: Floats  # what slopes are fitted over: log2 of the length, or `Partition.trend_coordinate`
 
     def __len__(self) -> int:
         return len(self.S)
@@ -68,7 +68,7 @@ class Rows:
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
-        """Return the rows of the first epoch ("first"), the rows of later epochs ("reused"), or all ("all")."""
+        """Return the rows of the first epoch ("first"), those of later epochs (`reused`), or all (`all`)."""
         if use == "all":
             return self
         return self.take(self.used == 0 if use == "first" else self.used > 0)
@@ -192,7 +192,7 @@ def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
 
 
 def windows(rollout: Ints, size: int) -> Ints:
-    """Return for each row (N,) the first rollout of its window; a window is ``size`` successive rollouts of the log."""
+    """Return for each row (N,) the first rollout of its block; a block is ``size`` successive rollouts of the log."""
     if size < 1:
         raise UserError(f"--window {size}: a block of rollouts has at least 1 rollout, so give 1 or more")
     numbers = np.unique(rollout)

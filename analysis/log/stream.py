@@ -1,7 +1,7 @@
 """Read the rows of a run, either from a log in memory, which is one chunk, or from files too large for memory.
 
-A large log is read in chunks. A chunk is a few successive windows, and no window is split, so all rows of a window, of
-a cluster and of a minibatch are in one chunk. Results that need the rows of all windows at the same time are made from
+A large log is read in chunks. A chunk is a few successive blocks, and no block is split, so all rows of a block, of
+a cluster and of a minibatch are in one chunk. Results that need the rows of all blocks at the same time are made from
 a sample of rollouts. Beside the current chunk, a :class:`Stream` holds only the files' footers and the list of
 rollouts.
 """
@@ -23,13 +23,13 @@ from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
 
 CHUNK = 200_000
-"""Approximate number of rows in a chunk of the log. A chunk is larger where one window has more rows."""
+"""Approximate number of rows in a chunk of the log. A chunk is larger where one block has more rows."""
 SAMPLE = 200_000
 """About how many rows are sampled, as complete rollouts, for results that need all rows at the same time."""
 LAST = int(np.iinfo(np.int64).max)
 """Greatest possible number of a rollout."""
 UNUSED = ("reward", "rule")
-"""Columns that sums over windows do not need. `Stream.windows` reads them only if the partition needs them."""
+"""Columns that sums over blocks do not need. `Stream.windows` reads them only if the partition needs them."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class InMemory:
     counts: Mapping[str, int]
 
     def chunks(self, size: int) -> list[Chunk]:
-        """Return one chunk that holds the complete log, whatever the number ``size`` of rollouts in a window."""
+        """Return one chunk that holds the complete log, whatever the number ``size`` of rollouts in a block."""
         del size
         return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Divide the log into windows of ``size`` rollouts. Return each window's first rollout and rows, and notes that
+        """Divide the log into blocks of ``size`` rollouts. Return each block's first rollout and rows, and notes that
         hold the log's ``counts``.
         """
         del chunk
@@ -81,7 +81,7 @@ class Stream:
     rows : array (R,)
         Approximate number of rows in each rollout.
     spread : float, optional
-        Standard deviation of the partition's coordinate, the unit of trends; None until the sample was read.
+        Standard deviation of the partition's coordinate, the unit of slopes; None until the sample was read.
     """
 
     files: tuple[LogFile, ...]
@@ -118,7 +118,7 @@ class Stream:
         return Stream(tuple(files), partition, np.array(numbers), counts, ratio=ratio, recomputed=recomputed)
 
     def chunks(self, size: int) -> list[Chunk]:
-        """Return the log's chunks in order; each is made of windows of ``size`` rollouts, none of them split.
+        """Return the log's chunks in order; each is made of blocks of ``size`` rollouts, none of them split.
 
         A chunk ends just before the first rollout of the next chunk; the last chunk ends at `LAST`. So every row group
         of the files belongs to a chunk. This holds even for a damaged row group whose rollouts are not listed in
@@ -159,7 +159,7 @@ class Stream:
         return log
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Return the first rollout and the usable rows of each window of ``size`` rollouts of a chunk. The notes count
+        """Return the first rollout and the usable rows of each block of ``size`` rollouts of a chunk. The notes count
         the rows that are usable or left out, and name damaged files.
         """
         columns = [c for c in self._columns if c not in UNUSED or c == self.partition.column]
@@ -201,7 +201,7 @@ class Stream:
 
 
 def split(rows: Rows, window: Ints) -> Iterator[tuple[int, Rows]]:
-    """Yield each window's first rollout and rows, in order; ``window`` (N,) is the first rollout of a row's window."""
+    """Yield each block's first rollout and rows, in order; ``window`` (N,) is the first rollout of a row's block."""
     if np.any(window[1:] < window[:-1]):
         order = np.argsort(window, kind="stable")
         rows, window = rows.take(order), window[order]

@@ -47,7 +47,7 @@ def on_workers(
     files: Sequence[Path],
     done: Callable[[float], None],
 ) -> Iterator[Any]:
-    """Cut ``items`` into parts, do ``work`` on each part on a Dask worker, and yield the results in the order of parts.
+    """Divide ``items`` into parts, do ``work`` on each on a Dask worker, and yield the results in the order of parts.
 
     Parameters
     ----------

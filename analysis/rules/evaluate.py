@@ -1,16 +1,16 @@
 """Make the list of rules that are evaluated on a log, and compute what each rule does to the log's rows.
 
 A case is a band (shape and drift), what happens outside it, and a source of its range. The source is "trained" (the
-rule that trained, at its logged drift), "given" (a preset at its default range) or "matched" (the range is
-calibrated in each window to a target acceptance: to a band acceptance where band acceptance is measured, else to an
+rule that trained, at its logged drift), "given" (a preset at its default range) or `matched` (the range is
+calibrated in each block to a target acceptance: to a band acceptance where band acceptance is measured, else to an
 update acceptance on the rows with A != 0; docs/theory.md section 2).
 
 The cases depend on the ratio that is analysed (`candidates`): clip rules act on the update's ratio S, corrections on
 the engine and the rollout-policy ratio.
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
-would have done at the preset's target. Its "matched" case multiplies the half-widths of the replayed band, in each
-window, by the factor that meets the target acceptance.
+would have done at the preset's target. Its `matched` case multiplies the half-widths of the replayed band, in each
+block, by the factor that meets the target acceptance.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BANDS = tuple(name for name, (rule, _, _) in PRESETS.items() if rule.level == "s
 """Presets of clip rules that are evaluated on each log; each clips whole responses."""
 TREATED = "fspo"
 """The preset that is evaluated with each treatment of responses outside its band (`OF_CLIP_RULES`)."""
-NO_ADVANTAGE = UserError("every response of this block of rollouts has A = 0: no update acceptance is to be matched")
+NO_ADVANTAGE = UserError("every response of this block of rollouts has A = 0: no update acceptance can be met")
 UNCORRECTED = "none"
 """Name of the case that corrects nothing: it leaves every response the factor 1."""
 
@@ -133,7 +133,7 @@ class Band:
 
     def factor(self, case: Case, A: Floats, rate: Rate) -> float:
         """Return the factor on the half-widths at which the case accepts its target share of these rows; 1 if its range
-        is not matched to a target.
+        is not calibrated to a target.
 
         ``rate`` says which acceptance: "band", or "update" over the rows with A != 0.
 
@@ -165,7 +165,7 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: each band at its preset's range and at ranges matched to target acceptances.
+    """Make the counterfactual cases: each band at its preset's range and at ranges calibrated to target acceptances.
 
     The band of fspo is evaluated with each treatment of responses outside it (drop, truncate, cap), every other band
     with its preset's.
@@ -238,9 +238,9 @@ def common_weight(case: Case) -> Case:
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
-    """Apply a case to rows (N,). ``window`` (N,) is the first rollout of each row's window.
+    """Apply a case to rows (N,). ``window`` (N,) is the first rollout of each row's block.
 
-    A matched range is calibrated in each window to the case's target of the acceptance ``rate`` (band or update).
+    A range of source `matched` is calibrated in each block to the case's target of ``rate`` (band or update).
     """
     n, rule = len(rows), case.rule
 

@@ -55,7 +55,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     rule : Rule
         A rule whose range follows a target (``adapt``).
     rows : Rows
-        All rows of the run, in the first epoch and reused, because the trainer learns from all of them.
+        All rows of the run, of the first epoch and of later ones, because the trainer learns from all of them.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
     rules : mapping of name -> Rule
         Rules whose range follows a target (``adapt``), without a drift.
     size : int
-        Number of rollouts in a window; a chunk of the log holds complete windows.
+        Number of rollouts in a block; a chunk of the log holds complete blocks.
     """
     found = {name: Replay(rule) for name, rule in rules.items()}
     for chunk in stream.chunks(size) if rules else ():

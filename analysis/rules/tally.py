@@ -1,8 +1,8 @@
 """Collect what every rule does to the rows of a log, as sums from which the acceptance tables are made.
 
 For each case and kind of acceptance there is one matrix of sums by cluster and bin (`CaseCounts`). Rows are added
-window by window, and tallies of different windows can be merged. So a log of any length takes one pass and the memory
-of one window. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not
+block by block, and tallies of different blocks can be merged. So a log of any length takes one pass and the memory
+of one block. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not
 grow with the log. Groups of independent clusters are independent too, so errors are computed over groups as over
 clusters.
 """
@@ -98,7 +98,7 @@ class CaseCounts:
     slope : array (G, 3)
         Sums of d x, d x^2 and x y over all bins.
     within : array (G, 2)
-        Sums of d x^2 and x y, with the means of x and y over the row's window subtracted first.
+        Sums of d x^2 and x y, with the means of x and y over the row's block subtracted first.
     clusters, coordinate : array (K+1,)
         Number of clusters with a row, and sum of the rows' coordinates, in each bin and, last, in all bins.
     """
@@ -129,7 +129,7 @@ class Denominator(NamedTuple):
 
 
 class Part:
-    """The rows (n,) of one subset (all, A != 0) of a window, and their places in the sums."""
+    """The rows (n,) of one subset (all, A != 0) of a block, and their places in the sums."""
 
     def __init__(self, layout: Grouping, rows: Rows) -> None:
         self.S, self.L, self.A = rows.S, rows.length, rows.A
@@ -184,7 +184,7 @@ class Part:
         mean_x, mean_y = (float(v.sum()) / total if total > 0 else 0.0 for v in (of.x, numerator))
         within = np.column_stack(centred(d, of.x, of.xx, numerator, xy, mean_x, mean_y))
         slope = np.column_stack([of.x, of.xx, xy])
-        # Copies, because sums of later windows are added in place, and these arrays belong to all cases.
+        # Copies, because sums of later blocks are added in place, and these arrays belong to all cases.
         of_bins = self.clusters.copy(), self.coordinate.copy()
         return CaseCounts(self.rows.copy(), cut, of.d.copy(), y, squares, slope, within, *of_bins)
 
@@ -202,16 +202,16 @@ def centred(
 
 @dataclass
 class Sums:
-    """The sums over the rows of one use: "first" or "reused".
+    """The sums over the rows of one use: `first` or `reused`.
 
     Attributes
     ----------
     columns : dict of Place -> CaseCounts
-        For each case, kind of acceptance and subset: the sums, without the windows in which the case has no range.
+        For each case, kind of acceptance and subset: the sums, without the blocks in which the case has no range.
     number : dict of str -> int
-        Number of rows of each subset, in all windows.
+        Number of rows of each subset, in all blocks.
     no_range : dict of (case, rate) -> dict
-        The windows (by their first rollout) in which no range gives the case's target, each with the reason.
+        The blocks (by their first rollout) in which no range gives the case's target, each with the reason.
     reasons : dict of (case, rate) -> str
         Why a case cannot be evaluated.
     """
@@ -229,7 +229,7 @@ class Sums:
             self.columns[place] = found
 
     def merge(self, other: Sums) -> None:
-        """Add the sums of later windows."""
+        """Add the sums of later blocks."""
         for place, found in other.columns.items():
             self.add(place, found)
         for subset, number in other.number.items():
@@ -240,7 +240,7 @@ class Sums:
 
 
 class Tally:
-    """Collects, over windows of rows, sums of what each case accepts and cuts; :mod:`analysis.tables.acceptance` makes
+    """Collects, over blocks of rows, sums of what each case accepts and clips; :mod:`analysis.tables.acceptance` makes
     tables of these sums.
 
     Parameters
@@ -263,7 +263,7 @@ class Tally:
         self.uses: dict[str, Sums] = {}
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
-        """Add to the sums the rows of the window that begins with rollout ``first``. ``trained`` says what the rule
+        """Add to the sums the rows of the block that begins with rollout ``first``. ``trained`` says what the rule
         that trained the run did to these rows; it is None if that is not known.
         """
         for use in USES:
@@ -309,7 +309,7 @@ class Tally:
 
     @staticmethod
     def _band(i: int, outside: Ints, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
-        """Add a window's rows to the sums of band acceptance, over all rows and over those with A != 0; ``outside``
+        """Add a block's rows to the sums of band acceptance, over all rows and over those with A != 0; ``outside``
         holds the numbers of the rows outside the band."""
         place = np.full(len(whole), -1)
         place[nonzero] = np.arange(len(nonzero))
@@ -319,7 +319,7 @@ class Tally:
 
     @staticmethod
     def _update(i: int, case: Case, value: Floats, edges: Edges, sums: Sums, part: Part) -> None:
-        """Add a window's rows with A != 0, whose band is on ``value``, to the sums of update and weight acceptance."""
+        """Add a block's rows with A != 0, whose band is on ``value``, to the sums of update and weight acceptance."""
         clip, kind = case.rule.clip, case.rule.weight
         side = np.asarray(clip.side(value, part.A, edges))
         cut = np.flatnonzero(side)
@@ -330,7 +330,7 @@ class Tally:
         sums.add((i, "weight", "nonzero"), part.weighted(kind, y, cut))
 
     def _done(self, i: int, case: Case, done: CaseEffect, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
-        """Add the sums of what the rule that trained did to the rows of a window."""
+        """Add the sums of what the rule that trained did to the rows of a block."""
         if done.reason:
             sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), done.reason)
             return
@@ -354,8 +354,8 @@ class Tally:
             sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
 
     def merge(self, other: Mapping[str, Sums]) -> None:
-        """Add the sums of another tally, which was made of later windows of the log. ``other`` holds these sums by the
-        use of the rows, "first" or "reused".
+        """Add the sums of another tally, which was made of later blocks of the log. ``other`` holds these sums by the
+        use of the rows, `first` or `reused`.
         """
         for use, theirs in other.items():
             self.uses.setdefault(use, Sums()).merge(theirs)

@@ -1,7 +1,7 @@
 """Compute inner products of updates, once from all prompts and again with each prompt deleted in turn. From these inner
 products, compute cosines with jackknife intervals.
 
-For the cosine of a window or a run, inner products and squared norms are summed over its updates before the division.
+For the cosine of a block or a run, inner products and squared norms are summed over its updates before the division.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read the scores of the logged responses window by window, as vectors A psi.
+"""Read the scores of the logged responses block by block, as vectors A psi.
 
 Each rollout has a new random projection and each update other weights, so vectors of different updates are never added.
-The update of a window or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
+The update of a block or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
 are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and A !=
 0 are used (section 1 of the same file).
 """
@@ -29,7 +29,7 @@ from fspo.stats.clusters import dense
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """The rows of one window and one use ("first" or "reused" epochs) that have a score and A != 0.
+    """The rows of one block and one use (`first` or `reused`) that have a score and A != 0.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class ScoredWindow:
         A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
         the factor of a correction multiplies the gradient beside exp(S).
     bins, update : int arrays (n,)
-        Bin of each row, and number of the row's update within the window.
+        Bin of each row, and number of the row's update within the block.
     """
 
     window: int
@@ -50,14 +50,14 @@ class ScoredWindow:
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the window's rows. A calibrated range gives these rows the target acceptance."""
+        """Return what a case does to the block's rows. A calibrated range gives these rows the target acceptance."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
 
     @property
     def updates(self) -> int:
-        """Number of the window's updates that have scores."""
+        """Number of the block's updates that have scores."""
         return int(self.update.max()) + 1 if len(self.update) else 0
 
 
@@ -69,17 +69,17 @@ LEFT_OUT = {
 
 @dataclass
 class ScoredWindows:
-    """Reads the scores of a run window by window, so that memory holds one window at a time.
+    """Reads the scores of a run block by block, so that memory holds one block at a time.
 
     Left out are scores that are not finite or whose stored direction is not of unit norm.
 
     Attributes
     ----------
     size : int
-        Number of rollouts in a window.
+        Number of rollouts in a block.
     notes : Notes
         Numbers of scores that are left out, by keys of ``LEFT_OUT``, and texts that say which sketches cannot be read.
-        The notes are complete after the last window.
+        The notes are complete after the last block.
     """
 
     run: Run
@@ -100,16 +100,16 @@ class ScoredWindows:
             try:
                 log = read_log(self.run.path, columns=wanted, rollouts=rollouts)
             except UserError as error:
-                # The files are damaged. Note this and go on with the next window: only this one's scores are lost.
+                # The files are damaged. Note this and go on with the next block: only this one's scores are lost.
                 self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
                 continue
             self.notes += Notes(damage=tuple(log.damage))
             yield from self._window(first, known, log)
 
     def _window(self, first: int, known: Rows, log: GradLog) -> Iterator[ScoredWindow]:
-        """Yield a window's scored rows, first those in the first epoch, then those of later epochs.
+        """Yield a block's scored rows, first those in the first epoch, then those of later epochs.
 
-        ``known`` are the window's training rows that can be analysed, read without scores. ``log`` are all training
+        ``known`` are the block's training rows that can be analysed, read without scores. ``log`` are all training
         rows of the same rollouts, read again with the columns of scores.
         """
         if "score_unit" not in log:

@@ -1,8 +1,8 @@
 """Find the exponent at which a band accepts every length alike, and what each sign of A adds to it.
 
 Theory: docs/theory.md T1 and T10. A band accepts a response where X <= f L^gamma; X is how far S lies from 0, and f is
-the range. In each window of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
-for all windows, a distribution of S that changes between windows would look like a distribution that changes with the
+the range. In each block of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
+for all blocks, a distribution of S that changes between blocks would look like a distribution that changes with the
 length. By T10 (a), the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L
 grows as L^gamma.
 """
@@ -28,7 +28,7 @@ lies in the band. In the others the band clips a response only at the edge of it
 the lower one if A < 0."""
 BOTH_EDGES: tuple[ResponseSet, ...] = ("all", "A != 0, both edges")
 WINDOW = Options.window
-"""Number of rollouts in a window, as in the tables of ``fspo analyse``."""
+"""Number of rollouts in a block, as in the tables of ``fspo analyse``."""
 WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
@@ -62,8 +62,8 @@ def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
     """Return how much the acceptance of the band X <= f L^gamma changes for each doubling of the length L.
 
-    X is how far S lies from 0 (`distance`), f the range. In each window f is set so that the band accepts the share
-    ``share`` of the responses. ``parts`` holds the indices of each window's rows.
+    X is how far S lies from 0 (`distance`), f the range. In each block f is set so that the band accepts the share
+    ``share`` of the responses. ``parts`` holds the indices of each block's rows.
     """
     scaled, accepted = X / L**gamma, np.zeros(len(X), bool)
     for rows in parts:
@@ -73,19 +73,19 @@ def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints
 
 
 def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
-    """Return the exponent gamma at which the acceptance of the band X <= f L^gamma has no trend with the length.
+    """Return the exponent gamma at which the acceptance of the band X <= f L^gamma does not change with the length.
 
-    In each window the range f is set so that the band accepts the share ``share`` of the responses (`trend`). The trend
+    In each block the range f is set so that the band accepts the share ``share`` of the responses (`trend`). The slope
     rises with gamma in steps; the result is the gamma at which it changes its sign: -inf if that lies below -WIDEST,
-    inf if it lies above WIDEST. The result is NaN if the ``share``-quantile of X is not above 0 in some window, or if
-    the trend does not depend on gamma, as with equal lengths.
+    inf if it lies above WIDEST. The result is NaN if the ``share``-quantile of X is not above 0 in some block, or if
+    the slope does not depend on gamma, as with equal lengths.
 
     Parameters
     ----------
     X, L : float arrays (N,)
         How far each response's S lies from 0, nats (`distance`); the response's length, tokens.
     window : int array (N,)
-        Each response's window.
+        Each response's block.
     """
     parts = members(window)
     if len(X) == 0 or np.ptp(L) == 0 or any(np.quantile(X[rows], share) <= 0 for rows in parts):
@@ -104,7 +104,7 @@ def fair_exponents(
 ) -> list[Bounded]:
     """Return for each accepted share the fair exponent with its interval (`with_interval`).
 
-    A window has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
+    A block has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
     """
     some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
     X, window = distance(some.S, some.A, responses), windows(some.rollout, size)
@@ -127,7 +127,7 @@ class Fair(NamedTuple):
 def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair]:
     """Return the fair exponents of all responses with A != 0 ("all") and of A > 0 and A < 0 ("positive", "negative").
 
-    A response is cut at the edge of its active side. In each window of ``size`` rollouts the range is such that the
+    A response is clipped at the edge of its active side. In each block of ``size`` rollouts the range is such that the
     share ``share`` of all is kept; a sign's own exponent is the fair one at the share of its responses that is kept.
     """
     some = rows.take(rows.A != 0)
@@ -137,7 +137,7 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
     if math.isfinite(gamma.value):
         beyond = beyond_edge(X, L, share, gamma.value, members(window))
         x, total = x - x.mean(), float(near_edge(beyond).sum())
-        # The scale that makes the edge the same in all windows: a cut response has X > L^gamma.
+        # The scale that makes the edge the same in all blocks: a clipped response has X > L^gamma.
         X = np.exp(beyond) * L**gamma.value
     for name, sign in (("positive", 1.0), ("negative", -1.0)):
         at = np.sign(some.A) == sign
@@ -152,8 +152,8 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
-    """Return for each response (N,) the log of X over the edge f L^gamma of its window, at which the share ``share`` of
-    the window is accepted; -inf where X <= 0."""
+    """Return for each response (N,) the log of X over the edge f L^gamma of its block, at which the share ``share`` of
+    the block is accepted; -inf where X <= 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
@@ -169,7 +169,7 @@ def near_edge(beyond: Floats) -> Floats:
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
     """Return the `fair_exponent` with an interval that takes clusters into account.
 
-    It is where the trend of acceptance is 0. Its error is the trend's cluster-robust error over the trend's derivative
+    It is where the slope of acceptance is 0. Its error is the slope's cluster-robust error over the slope's derivative
     in the exponent; both take into account that the range is fitted, by lengths less their mean at the edge.
     """
     gamma = fair_exponent(X, L, share, window)

@@ -1,4 +1,4 @@
-"""Make the tables acceptance, lre and trend (docs/theory.md sections 1-3).
+"""Make the tables `acceptance`, `lre` and `trend` (docs/theory.md sections 1-3).
 
 The tables say how often a rule accepts responses, by length. They are made from sums over the log's rows, one sum for
 each bin and group of clusters (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the
@@ -72,7 +72,7 @@ class LreRow(NamedTuple):
 
 
 class TrendRow(NamedTuple):
-    """Straight-line trend of acceptance over length: one row for each rule, set of rows and kind of acceptance
+    """Straight-line fit of acceptance over length: one row for each rule, set of rows and kind of acceptance
     (measure).
 
     Written for every run. docs/theory.md section 3. A slope is the change of the acceptance for each doubling of the
@@ -91,15 +91,15 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a row of the table trend from two slopes of acceptance on length: ``over`` is the slope over all rows,
-        ``within`` that among rows of the same window."""
+        """Make a row of the table `trend` from two slopes of acceptance on length: ``over`` is the slope over all rows,
+        ``within`` that among rows of the same block."""
         slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
         return TrendRow(case, measure, slope, over.se, over.clusters, over.reason, inside)
 
 
 @dataclass
 class AcceptanceTables:
-    """Rows of the tables acceptance, lre and trend."""
+    """Rows of the tables `acceptance`, `lre` and `trend`."""
 
     acceptance: list[AcceptanceRow] = field(default_factory=list)
     lre: list[LreRow] = field(default_factory=list)
@@ -108,7 +108,7 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Rows of one use ("first" or "reused" epochs) with their bins, windows and cluster numbers, arrays (N,)."""
+    """Rows of one use (`first` or `reused`) with their bins, blocks and cluster numbers, arrays (N,)."""
 
     rows: Rows
     bins: Ints
@@ -118,7 +118,7 @@ class BinnedRows:
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> BinnedRows:
-        """Find the bin of each row and the mean coordinate of each bin; ``window`` (N,) is the window of each row."""
+        """Find the bin of each row and the mean coordinate of each bin; ``window`` (N,) is the block of each row."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)
@@ -133,9 +133,9 @@ class BinnedRows:
 
 
 def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceTables:
-    """Make the tables acceptance, lre and trend from the sums over the log's rows.
+    """Make the tables `acceptance`, `lre` and `trend` from the sums over the log's rows.
 
-    ``tally`` holds the sums, for each rule and each of ``uses`` ("first", "reused").
+    ``tally`` holds the sums, for each rule and each of ``uses`` (`first`, `reused`).
 
     What happens outside the band does not change band acceptance. So of the counterfactual cases with the same band,
     only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance.
@@ -206,8 +206,8 @@ def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally
 def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str:
     """Return a text that says which share of the rows the case leaves out; "" if it leaves out none.
 
-    Rows are left out if no range gives the case's target acceptance in their window. The text also says why no range
-    does in the first of these windows. ``counted`` is the number of rows that are not left out.
+    Rows are left out if no range gives the case's target acceptance in their block. The text also says why no range
+    does in the first of these blocks. ``counted`` is the number of rows that are not left out.
     """
     windows, number = sums.no_range.get((i, rate), {}), sums.number[subset]
     if not windows or counted == number:
@@ -219,10 +219,10 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str
 
 
 def _unusual(count: Floats, cut: Floats, between: bool) -> int:
-    """Count the clusters with a row of the rarer outcome: cut if most rows are accepted, else accepted.
+    """Count the clusters with a row of the rarer outcome: clipped if most rows are accepted, else accepted.
 
-    ``count`` and ``cut`` (C,) are the numbers of rows and of cut rows by cluster. If most rows are clipped, and a cut
-    row may keep a part of its weight (``between``), every cluster is counted.
+    ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, and such
+    a row may keep a part of its weight (``between``), every cluster is counted.
     """
     if 2 * cut.sum() <= count.sum():
         return int(np.count_nonzero(cut))
@@ -230,9 +230,9 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
 
 
 def _slopes(column: CaseCounts, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same window.
+    """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same block.
 
-    ``unusual`` is the number of clusters with a row of the rarer outcome (accepted or cut), as `_unusual` counts them.
+    ``unusual`` is the number of clusters with a row of the rarer outcome, as `_unusual` counts them.
     """
     d, y = column.d[some].sum(1), column.y[some].sum(1)
     total = float(d.sum())
@@ -270,7 +270,7 @@ def acceptance_rows(
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
         # A weight acceptance can exceed 1, so it gets the interval of a mean, not of a share. If no row of a bin is
-        # cut, the bin's weight acceptance is 1 and does not vary, so the interval of a share is kept.
+        # clipped, the bin's weight acceptance is 1 and does not vary, so the interval of a share is kept.
         cut = ~found.shares & ((found.variance > ROUNDING) | (np.abs(found.value - 1) > ROUNDING))
         means = mean_interval(found.value, found.variance, found.clusters)
         low, high = np.where(cut, np.maximum(means[0], 0.0), low), np.where(cut, means[1], high)

@@ -87,7 +87,7 @@ class CaseKey(NamedTuple):
     band: RuleKey
     subset: Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
     use: Annotated[
-        str, "first: no update has used the response before; reused: some update has (never mixed with first)", "text"
+        str, "`first`: in the first epoch, no update has used the response before; `reused`: in a later one", "text"
     ]
 
 

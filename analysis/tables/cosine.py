@@ -3,7 +3,7 @@
 
 The responses of an update have the vectors A psi, and K is the matrix of their inner products. The unclipped gradient g
 adds these vectors with the weights w, the clipped gradient g_clip of a rule with the coefficients c = M w. So
-``<g_clip, g> = c' K w``, and all rules share K. For a window or a run, inner products and squared norms are summed over
+``<g_clip, g> = c' K w``, and all rules share K. For a block or a run, inner products and squared norms are summed over
 its updates before the cosine divides them.
 
 Intervals come from a jackknife that deletes one cluster at a time; the updates are its strata. It works on Fisher's z
@@ -67,7 +67,7 @@ class CosineRow(NamedTuple):
 
 
 class CosineTable:
-    """Collects scored windows and makes the rows of the table cosine.
+    """Collects scored blocks and makes the rows of the table cosine.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one window's inner products of updates to the sums from which the table ``cosine`` is made."""
+        """Add one block's inner products of updates to the sums from which the table ``cosine`` is made."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []
@@ -195,7 +195,7 @@ class CosineTable:
 
 class _Use:
     """Collects the inner products of clipped and unclipped gradients, of all rules and of the random control's draws,
-    update by update, for one use ("first" or "reused" epochs)."""
+    update by update, for one use (`first` or `reused`)."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()
@@ -214,10 +214,10 @@ class _Use:
         weight: Floats,
         references: dict[str, list[int | None]],
     ) -> None:
-        """Add a window: the inner products of the true and the clipped gradients of each of its updates.
+        """Add a block: the inner products of the unclipped and the clipped gradients of each of its updates.
 
         ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
-        window's n responses; ``weight`` (n, 1) is w = exp(S).
+        block's n responses; ``weight`` (n, 1) is w = exp(S).
         """
         k = self.number
         for number in range(window.updates):

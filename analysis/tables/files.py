@@ -99,29 +99,29 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def read_table(folder: Path, name: str, cure: str) -> pd.DataFrame:
+def read_table(folder: Path, name: str, fix: str) -> pd.DataFrame:
     """Read one table of an analysis.
 
     Raises
     ------
     UserError
-        If the file is missing or damaged; the message ends with ``cure``.
+        If the file is missing or damaged; the message ends with ``fix``.
     """
     file = folder / f"{name}.parquet"
     try:
         return pd.read_parquet(file)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise UserError(f"{file} cannot be read: {cure} ({why})") from error
+        raise UserError(f"{file} cannot be read: {fix} ({why})") from error
 
 
-def read_summary(folder: Path, cure: str) -> dict[str, Any]:
+def read_summary(folder: Path, fix: str) -> dict[str, Any]:
     """Read summary.json of an analysis.
 
     Raises
     ------
     UserError
-        If the file is missing or damaged; the message ends with ``cure``.
+        If the file is missing or damaged; the message ends with ``fix``.
     """
     file = folder / SUMMARY
     try:
@@ -130,7 +130,7 @@ def read_summary(folder: Path, cure: str) -> dict[str, Any]:
             raise ValueError("it is no summary of an analysis")
         return summary
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read: {cure} ({getattr(error, 'strerror', None) or error})") from error
+        raise UserError(f"{file} cannot be read: {fix} ({getattr(error, 'strerror', None) or error})") from error
 
 
 def read_tables(

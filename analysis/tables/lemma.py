@@ -1,4 +1,4 @@
-"""The table lemma: T7 and T8 on every scored update and window, and the check of both (docs/theory.md section 5).
+"""The table lemma: T7 and T8 on every scored update and block, and the check of both (docs/theory.md section 5).
 
 T7 bounds the cosine of the clipped and the unclipped gradient from below, T8 splits the error of the clipped gradient
 into a part across bins and a part inside bins. With means over the rows of a finite log in place of expectations, both
@@ -34,7 +34,7 @@ are evaluated in blocks."""
 
 
 class LemmaRow(NamedTuple):
-    """T7 and T8 on a scored update: one row for each rule, use and update, and one for each window of several updates.
+    """T7 and T8 on a scored update: one row for each rule, use and update, and one for each block of several updates.
 
     Empty for a run without scores. Every rule takes the common weight exp(S). The symbols rho, kappa, eta are those of
     docs/theory.md section 5, T7, T8; kappa_inf is a bound where there are more than 10 bins.
@@ -89,7 +89,7 @@ class StrataSums:
 
 
 class LemmaTable:
-    """Collects windows of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
+    """Collects blocks of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -97,7 +97,7 @@ class LemmaTable:
         self.table: list[LemmaRow] = []
 
     def add(self, window: ScoredWindow) -> None:
-        """Append to the table lemma a row for each rule and update of a window, and, if the window has several updates,
+        """Append to the table lemma a row for each rule and update of a block, and, if the block has several updates,
         a row for each rule over all of them."""
         rows, number = window.rows, len(self.bins)
         weight = rows_weight(window)
@@ -157,7 +157,7 @@ class LemmaTable:
 
     def rows(self) -> list[LemmaRow]:
         """Return the rows of the table lemma: the quantities of T7 and T8 for each rule and use, on each scored update
-        and on each window of updates.
+        and on each block of updates.
         """
         return self.table
 

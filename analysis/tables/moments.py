@@ -1,6 +1,6 @@
 """The tables moments and scaling: mean, variance and distribution of S by length (assumptions of docs/theory.md).
 
-The rows of several updates and windows are pooled, and the variance of S changes as training goes on. So normality and
+The rows of several updates and blocks are pooled, and the variance of S changes as training goes on. So normality and
 the exponent H are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
 of sum S^2 / sum L over the rows of the same update. The division by ``scale_s`` removes differences between updates
 and leaves differences between lengths.
@@ -32,7 +32,9 @@ GRID = special.ndtri(np.arange(1, 20) / 20)
 1/20 to 19/20."""
 
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
-Use = Annotated[str, "first: no update has used the response before; reused: some update has", "text"]
+Use = Annotated[
+    str, "`first`: in the first epoch, no update has used the response before; `reused`: in a later one", "text"
+]
 
 
 class MomentRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Read a log once, window by window, and collect sums for the acceptance tables, clip rates over time and notes.
+"""Read a log once, block by block, and collect sums for the acceptance tables, clip rates over time and notes.
 
 Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
 in memory is one chunk.
@@ -25,7 +25,7 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of one pass over the log: sums for the acceptance tables by use ("first", "reused"), rows of the table
+    """Results of one pass over the log: sums for the acceptance tables by use (`first`, `reused`), rows of the table
     over_time, and notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: run, bins, window size, tally (sums for the acceptance tables), and the rule that
+    """What a pass over the log needs: run, bins, block size, tally (sums for the acceptance tables), and the rule that
     trained as a case."""
 
     run: Run
@@ -50,7 +50,7 @@ class Pass:
     trained: Case | None
 
     def window(self, found: Found, tally: Tally, first: int, rows: Rows) -> None:
-        """Add the rows of the window that begins with rollout ``first`` to the sums of ``tally``, and the window's rows
+        """Add the rows of the block that begins with rollout ``first`` to the sums of ``tally``, and the block's rows
         of the table over_time to ``found``.
         """
         outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
@@ -90,7 +90,7 @@ def look_through(
     cases : sequence of Case
         The rules to evaluate, besides the one that trained.
     size : int
-        Number of rollouts in a window.
+        Number of rollouts in a block.
     progress : callable
         Called with the share of the log that was read since the last call.
     workers : str, optional

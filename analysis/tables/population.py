@@ -106,7 +106,7 @@ class _Pool:
 
 
 class PopulationTable:
-    """Collects scored windows and makes the rows of the table population.
+    """Collects scored blocks and makes the rows of the table population.
 
     Parameters
     ----------
@@ -130,13 +130,13 @@ class PopulationTable:
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
     def take_cases(self, cases: list[Case]) -> None:
-        """Take the same rules for the windows of another run: there a band that follows a target has other ranges."""
+        """Take the same rules for the blocks of another run: there a band that follows a target has other ranges."""
         uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
         unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one window's scores to the sums of the table ``population``; a window of rows of later epochs is
+        """Add one block's scores to the sums of the table ``population``; a block of rows of later epochs is
         ignored."""
         if window.use != "first":
             return

@@ -32,7 +32,7 @@ def printed(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -
     Parameters
     ----------
     tables : mapping of str -> DataFrame
-        The tables acceptance, trend, cosine and scaling of one run.
+        The tables `acceptance`, `trend`, `cosine` and `scaling` of one run.
     partition : Partition
         What the responses are binned by.
     on : str

@@ -65,7 +65,7 @@ def summarize(
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return the numbers that a reader looks for first: acceptances, LRE, trends, cosine, rho and others of the rule
+    """Return the numbers that a reader looks for first: acceptances, LRE, slopes, cosine, rho and others of the rule
     that trained, in the first epoch, over all lengths."""
     out: dict[str, Any] = {}
 

@@ -71,17 +71,17 @@ def plot_acceptance(
     data: Frame,
     ax: Axes | None = None,
     partition: Partition = LENGTH,
-    law: Frame | None = None,
+    theory: Frame | None = None,
     noise: Frame | None = None,
 ) -> Axes:
     """Draw acceptance against length for several rules: measured points with intervals side by side.
 
     ``data`` has the columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low`` and ``ci_high``, a row for each
-    bin. ``law`` and ``noise`` are tables of `figures.of_runs.acceptance_series`.
+    bin. ``theory`` and ``noise`` are tables of `figures.of_runs.acceptance_series`.
     """
     ax, known = draw.new_axes(ax), looks(data["rule"])
-    if law is not None and len(law):
-        draw.curves(law, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)
+    if theory is not None and len(theory):
+        draw.curves(theory, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)
     step = min(0.07, 0.5 / len(known))
     draw.curves(data, ax, x="bin_mean", units="run", known=known, lines=False, step=step, partition=partition)
     for _, floor in () if noise is None else noise.groupby(["run", "name"], sort=False):
@@ -112,14 +112,14 @@ def caption(tables: Tables) -> str:
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw acceptance by length (T1, T2): a panel for each target acceptance and one for the runs' own rules."""
     found = rows(tables)
-    law, noise = theory_rows(found, tables), floors(tables)
+    theory, noise = theory_rows(found, tables), floors(tables)
     bins = found[(found["bin"] >= 0) & (found["count"] > 0)]
     panels = {panel: part for panel, part in split(bins).items() if part["estimate"].notna().any()}
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")
 
     def plot(part: Frame, ax: Axes) -> None:
-        curve = law[law["panel"] == part["panel"].iloc[0]]
+        curve = theory[theory["panel"] == part["panel"].iloc[0]]
         plot_acceptance(part, ax, tables.partition, curve, noise if part["log"].iloc[0] == "" else None)
 
     legend = layout.rule_keys(looks(found["rule"]))

@@ -32,7 +32,7 @@ quantity."""
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows by bin of table ``over_time``, which has the share of responses out of the band for each window
+    """Return the rows by bin of table ``over_time``, which has the share of responses out of the band for each block
     of rollouts. Runs that trained without clipping are left out. The column ``panel`` is the rule of the run.
     """
     found = tables["over_time"]

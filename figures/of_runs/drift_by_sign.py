@@ -17,7 +17,7 @@ CAPTION = (
     "Drift of {S} per token, its mean over the mean length, by run, for all responses and by the sign of A (n = "
     f"{{n}} each; cluster-aware {PERCENT} intervals). Tick: minus the k3 estimate of KL(old‖new) per token, what the "
     "drift would be if it came from the KL alone (docs/theory.md sections 2 and 7; T9)."
-    "\n\nFirst use."
+    "\n\nFirst epoch."
 )
 SIGNS = {
     "all": ("all responses", "#000000", "o"),

@@ -17,7 +17,7 @@ CAPTION = (
     "Exponent g of the band c L^g that clips every length alike, by run, where it clips {rates} of the responses with "
     "A ≠ 0 (n = {n}), each at the edge of its active side: of both signs together, and of each sign at its own clip "
     f"rate under that band ({PERCENT} intervals). Grey: the sqrt band's 1/2 (docs/theory.md T1, T10)."
-    "\n\nFirst use."
+    "\n\nFirst epoch."
 )
 RATES = {"95": "5 %", "85": "15 %"}
 """Share that a band keeps, as it stands in the columns of table scaling, and the share that it clips."""

@@ -19,7 +19,7 @@ CAPTION = (
     "\n\nCurves: exact distributions. Skewed tokens and tokens on a lattice fall like 1/√L, as the envelope does; "
     "symmetric continuous ones like 1/L."
 )
-LAWS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
+DISTRIBUTIONS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
 WORDS = {"exponential": "exponential", "signs": "±σ", "student": "Student t₅"}
 CURVES = {"envelope": Look("black", ""), "difference": Look("#0072B2", "")}
 LABELS = {"envelope": "envelope", "difference": "worst band"}
@@ -43,8 +43,8 @@ def caption(tables: Tables) -> str:
     under each distribution of token log-ratios.
     """
     table = tables["normal_approximation"]
-    reached = (table["difference"] / table["envelope"]).groupby(table["law"], sort=False).max()
-    return CAPTION.format(shares=", ".join(f"{WORDS.get(law, law)} {share:.2f}" for law, share in reached.items()))
+    reached = (table["difference"] / table["envelope"]).groupby(table["distribution"], sort=False).max()
+    return CAPTION.format(shares=", ".join(f"{WORDS.get(name, name)} {share:.2f}" for name, share in reached.items()))
 
 
 @styled
@@ -53,8 +53,11 @@ def figure(tables: Tables, style: Style) -> Figure:
     log-ratios."""
     table = tables["normal_approximation"]
     lowest = float(table["difference"].min()) / 1.5
-    laws = split(table, "law")
-    panels = {f"{LAWS.get(law, law)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own for law, own in laws.items()}
+    distributions = split(table, "distribution")
+    panels = {
+        f"{DISTRIBUTIONS.get(name, name)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own
+        for name, own in distributions.items()
+    }
     legend = {LABELS[name]: mark for name, mark in layout.rule_keys(CURVES).items()}
 
     def plot(part: Frame, ax: Axes) -> None:

@@ -34,7 +34,7 @@ LENGTHS = np.unique(np.round(np.geomspace(1, 1e5, 121)))
 SIMULATED_LENGTHS = np.geomspace(1, 10**4.5, 10)
 """Lengths at which the first rule of a panel is simulated. Each further rule is simulated at lengths a tenth of a
 decade longer, so that its points do not cover the others."""
-LAWS = {
+DISTRIBUTIONS = {
     "no drift error": (0.0, COMPARED),
     "drift -sigma^2/2": (-(SIGMA**2) / 2, (*COMPARED, "fspo-kl")),
 }
@@ -67,21 +67,21 @@ def matched_rule(name: str, mu: float) -> tuple[Rule, float]:
     return scaled(base, math.exp(found)), m
 
 
-def acceptance_laws(rng: np.random.Generator, draws: int) -> Iterator[Row]:
+def acceptance_models(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of each rule's band acceptance at each length (T1, T2). The ranges are such that all rules have the
     same mean acceptance.
 
-    The column kind says how it was computed: ``law`` from a formula, ``simulated`` from drawn responses, with the
+    The column kind says how it was computed: ``formula``, or ``simulated`` from drawn responses, with the
     interval of Clopper and Pearson.
     """
-    for panel, (mu, rules) in LAWS.items():
+    for panel, (mu, rules) in DISTRIBUTIONS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
             rule, m = matched_rule(name, mu)
             head = {"panel": panel, "mu": mu, "sigma": SIGMA, "target": ACCEPTANCE, "rule": name}
             a = theory.band_acceptance(rule, LENGTHS, mu, SIGMA, m)
             for length, value in zip(LENGTHS, a, strict=True):
-                yield {**head, "kind": "law", "length": length, "acceptance": value}
+                yield {**head, "kind": "formula", "length": length, "acceptance": value}
             for length in np.round(SIMULATED_LENGTHS * 10 ** (0.1 * place)).tolist():
                 S = model.sample(rng, np.full(draws, length))
                 hits = int(rule.apply(S, np.full(draws, length), np.ones(draws), m).in_band.sum())
@@ -135,18 +135,18 @@ def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         yield row("T7s", sharp_strata(float(rho)))
 
 
-def edge_errors(law: str, length: int) -> tuple[Any, Any]:
+def edge_errors(distribution: str, length: int) -> tuple[Any, Any]:
     """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
-    function of S, a sum of ``length`` tokens of the distribution ``law``, and Phi the standard normal one.
+    function of S, a sum of ``length`` tokens of that distribution, and Phi the standard normal one.
 
     Where F jumps, z occurs twice: once with F's limit from the left, once with F's value.
     """
-    if law == "signs":
+    if distribution == "signs":
         steps = np.arange(length + 1)
         atoms = (2.0 * steps - length) / math.sqrt(length)
         below, at = binom.cdf(steps - 1, length, 0.5), binom.cdf(steps, length, 0.5)
         return np.repeat(atoms, 2), (np.stack([below, at], axis=1) - ndtr(atoms)[:, None]).ravel()
-    if law == "exponential":
+    if distribution == "exponential":
         z = np.linspace(-8, 8, 1601)
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
@@ -169,15 +169,21 @@ def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     from that under Gaussian S, and the Berry-Esseen bound of that distance.
     """
     del rng, draws
-    for law, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
-        lengths = 2 ** np.arange(13) if law == "student" else TOKEN_LENGTHS
+    for distribution, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
+        lengths = 2 ** np.arange(13) if distribution == "student" else TOKEN_LENGTHS
         for length, bound in zip(lengths.tolist(), theory.berry_esseen_bound(rho3, lengths), strict=True):
-            difference = worst_band(*edge_errors(law, length))
-            yield {"law": law, "rho3": rho3, "length": length, "envelope": bound, "difference": difference}
+            difference = worst_band(*edge_errors(distribution, length))
+            yield {
+                "distribution": distribution,
+                "rho3": rho3,
+                "length": length,
+                "envelope": bound,
+                "difference": difference,
+            }
 
 
 TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
-    "acceptance_laws": acceptance_laws,
+    "acceptance_models": acceptance_models,
     "drift_and_scale": drift_and_scale,
     "cosine_tightness": cosine_tightness,
     "normal_approximation": normal_approximation,

@@ -145,14 +145,14 @@ def refuse_foreign(folder: Path, ours: Mapping[str, str], writer: str, option: s
         raise UserError(f"{folder} holds files, and none that {writer} wrote: name a new or an empty folder")
 
 
-def refuse_foreign_file(path: Path, mark: str, writer: str, cure: str = "name another file") -> None:
+def refuse_foreign_file(path: Path, mark: str, writer: str, fix: str = "name another file") -> None:
     """Raise UserError unless the file at ``path`` is missing, or holds the mark of ``writer`` in its first MiB."""
     head = b""
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(2**20)
     if path.exists() and mark.encode() not in head:
-        raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {cure}")
+        raise UserError(f"{path} is there, and {writer} did not write it, so it is not overwritten: {fix}")
 
 
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:

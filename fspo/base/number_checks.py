@@ -73,7 +73,7 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
     """Return a whole number in [low, high]; else raise UserError, whose message ends with ``why``, a reason or a
-    cure.
+    fix.
     """
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")

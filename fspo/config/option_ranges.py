@@ -25,7 +25,7 @@ class Range(NamedTuple):
     below: bool
     also: tuple[float, ...]
 
-    def cure(self, value: float) -> str | None:
+    def fix(self, value: float) -> str | None:
         """Return words that say which values are allowed ("use 1 or more"); None if ``value`` is one of them."""
         low, high = _text(self.low), _text(self.high)
         if value in self.also:
@@ -65,5 +65,5 @@ def check_ranges(config: Any, group: str) -> None:
     """
     for one in fields(config):
         value, allowed = getattr(config, one.name), one.metadata.get("range")
-        if allowed is not None and value is not None and (cure := allowed.cure(value)):
-            raise UserError(f"{group + '.' if group else ''}{one.name} is {value}: {cure}")
+        if allowed is not None and value is not None and (fix := allowed.fix(value)):
+            raise UserError(f"{group + '.' if group else ''}{one.name} is {value}: {fix}")

@@ -173,7 +173,7 @@ class CorrectionConfig:
         The factor inside the band: the ratio, its geometric mean over the tokens, or 1.
     on : {"engine", "behaviour"}, optional
         The mismatch that is corrected: "engine" between trainer and sampler at the weights that sampled (default of
-        engine-sqrt), or "behaviour" between the old policy and the sampler, stale weights included (default of all
+        engine-sqrt), or "behaviour" between the old policy and the sampler, policy lag included (default of all
         other presets).
     """
 

@@ -48,8 +48,8 @@ def load_benchmark(name: str) -> DatasetTask:
     except UserError as error:
         if from_file:
             raise
-        cure = f"save it as {name}.jsonl or .parquet and name that file"
-        raise UserError(f"benchmark {name}: the hub cannot give it: {cure} ({error})") from error
+        fix = f"save it as {name}.jsonl or .parquet and name that file"
+        raise UserError(f"benchmark {name}: the hub cannot give it: {fix} ({error})") from error
 
 
 def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: SamplingConfig) -> None:

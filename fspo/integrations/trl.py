@@ -187,7 +187,7 @@ class FSPOTrainer(LoggedTrainer):
         """
         found = self._metrics[mode]
         parts = [
-            records.cut_low, records.cut_high, records.cut_dual, records.count, records.band_accept,
+            records.clipped_low, records.clipped_high, records.clipped_dual, records.count, records.band_accept,
             torch.ones_like(records.length), records.capped, records.kl, entropy, records.length,
         ]  # fmt: skip
         sums = torch.stack([part.sum().double() for part in parts])

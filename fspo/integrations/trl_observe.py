@@ -113,7 +113,7 @@ class _ObservedTrainer(LoggedTrainer):
             )
         for name, off in FURTHER_CUTS.items():
             if getattr(self.args, name) != off:
-                warnings.warn(f"the logged multiplier is the clip's: {name} cuts further tokens", stacklevel=2)
+                warnings.warn(f"the logged multiplier is the clip's: {name} masks further tokens", stacklevel=2)
         corrects = self.use_vllm and self.vllm_importance_sampling_correction
         # The loss type "vespo" corrects the mismatch inside its weight, so there is no separate correction to log.
         self.corrected = corrects and self.loss_type != "vespo"

@@ -166,8 +166,8 @@ def fspo_loss(
         memory.add(memory.response_id, records, A.cpu().numpy())
     count = records.count.sum().clamp(min=1)
     return loss, {
-        "actor/pg_clipfrac": ((records.cut_low + records.cut_high).sum() / count).item(),
-        "actor/pg_clipfrac_lower": (records.cut_dual.sum() / count).item(),
+        "actor/pg_clipfrac": ((records.clipped_low + records.clipped_high).sum() / count).item(),
+        "actor/pg_clipfrac_lower": (records.clipped_dual.sum() / count).item(),
         "actor/ppo_kl": (-records.log_ratio.sum() / records.length.sum().clamp(min=1)).item(),
         "actor/fspo_band_acceptance": records.band_accept.double().mean().item(),
     }

@@ -115,7 +115,7 @@ def objective(
         found = clip_columns(corrected, mask, advantages, correction_m)
         columns |= {f"correction_{name}": found[name] for name in ("lo", "hi", "drift", "side", "capped", "count")}
         columns["correction_weight"] = found["clipped_weight"]
-        columns["correction_cut"] = found["cut_low"] + found["cut_high"] + found["cut_dual"]
+        columns["correction_cut"] = found["clipped_low"] + found["clipped_high"] + found["clipped_dual"]
     k3_sum, sum_sq, _ = token_sums(s, mask)
     records = Records(
         length=mask.sum(-1),

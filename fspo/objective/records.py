@@ -47,9 +47,9 @@ class Records:
     capped: Bool[Tensor, " B"]  # whether the exponent of the importance weight was held at MAX_EXPONENT
     # How often the rule clipped the response below the band: 0 or 1 for a sequence rule, a number of tokens for a token
     # rule.
-    cut_low: Int64[Tensor, " B"]
-    cut_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1; for a rule by token, a number of tokens
-    cut_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1; for a rule by token, a number of tokens
+    clipped_low: Int64[Tensor, " B"]
+    clipped_high: Int64[Tensor, " B"]  # clips above the band: 0 or 1; for a rule by token, a number of tokens
+    clipped_dual: Int64[Tensor, " B"]  # clips at the dual clip: 0 or 1; for a rule by token, a number of tokens
     # Largest possible number of clips: 0 if A = 0, else 1 or the number of tokens. A clip share is the sum of the clips
     # of many responses over the sum of their ``count``.
     count: Int64[Tensor, " B"]
@@ -57,7 +57,7 @@ class Records:
     engine_log_ratio: Float64[Tensor, " B"] | None = None  # E, nats; None if only the sum D + E is known
     engine_sum_sq: Float64[Tensor, " B"] | None = None
     engine_k3_sum: Float64[Tensor, " B"] | None = None
-    staleness_log_ratio: Float64[Tensor, " B"] | None = None  # staleness log-ratio D, nats
+    staleness_log_ratio: Float64[Tensor, " B"] | None = None  # log-ratio D of the policy lag, nats
     behaviour_log_ratio: Float64[Tensor, " B"] | None = None  # rollout-policy log-ratio D + E, nats
     behaviour_sum_sq: Float64[Tensor, " B"] | None = None
     behaviour_k3_sum: Float64[Tensor, " B"] | None = None
@@ -123,9 +123,9 @@ def clip_columns(
         "drift": zero + (0.0 if m is None else m),
         "band_accept": (applied.in_band | ~mask).all(-1) if per_token else applied.in_band,
         "capped": (applied.capped & mask).any(-1) if per_token else applied.capped,
-        "cut_low": total(applied.side == -1),
-        "cut_high": total(applied.side == 1),
-        "cut_dual": total(applied.side == 2),
+        "clipped_low": total(applied.side == -1),
+        "clipped_high": total(applied.side == 1),
+        "clipped_dual": total(applied.side == 2),
         "count": total(torch.ones_like(active)),
     }
 

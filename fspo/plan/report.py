@@ -40,7 +40,7 @@ def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator
         yield "--model.lora '{rank: 16}'", _set(config, "model", lora=LoraOptions()), machine
 
 
-def cures(config: TrainConfig, machine: MachineConfig, shape: Any) -> list[str]:
+def fixes(config: TrainConfig, machine: MachineConfig, shape: Any) -> list[str]:
     """Return options with which the run fits the machine; an empty list if none are found.
 
     Each step treats the phase that needs most memory. It makes the first change after which the phase fits or, if no
@@ -91,7 +91,7 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
     if found.fits:
         parts.append(f"fits: {verdict}")
     else:
-        cure = cures(config, machine, shape)
+        fix = fixes(config, machine, shape)
         parts.append(f"does not fit: {verdict}")
-        parts.append(f"  it fits with {' '.join(cure)}" if cure else "  no change of its options alone makes it fit")
+        parts.append(f"  it fits with {' '.join(fix)}" if fix else "  no change of its options alone makes it fit")
     return "\n".join(parts + [f"warning: {warning}" for warning in config.warnings()]), found.fits

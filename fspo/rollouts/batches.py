@@ -1,4 +1,4 @@
-"""A rollout as plain arrays, and the plan that cuts it into minibatches and microbatches.
+"""A rollout as plain arrays, and the plan that divides it into minibatches and microbatches.
 
 Every process holds all responses of the rollout (token ids are small) and makes the same plan from (seed, rollout). Old
 and new log-probs of a response come from the same microbatch, so S is exactly 0 before the first update.
@@ -99,10 +99,10 @@ MICROBATCH_COST = 100
 tokens equals the time of this many tokens."""
 
 
-def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
-    """Cut n rows, sorted by their ``lengths`` (n,) in tokens, into parts; return the positions of the cuts.
+def _borders(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
+    """Divide n rows, sorted by their ``lengths`` (n,) in tokens, into parts; return where each but the first begins.
 
-    A part costs as much as it has tokens, padding included, plus ``cost``. The cuts are those with the least cost of
+    A part costs as much as it has tokens, padding included, plus ``cost``. The parts are those with the least cost of
     all parts together. A part holds at most ``tokens`` tokens, padding included, unless it is a single row.
     """
     # Entry n of ``least`` is the least cost (sum over parts) of dividing the first n rows into parts; entry n of
@@ -113,11 +113,11 @@ def _cuts(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
         costs = least[starts] + (end - starts) * longest + cost
         least[end] = costs.min()
         begins.append(int(starts[costs.argmin()]))
-    cuts, end = [], begins[-1]
+    borders, end = [], begins[-1]
     while end:
-        cuts.append(end)
+        borders.append(end)
         end = begins[end]
-    return cuts[::-1]
+    return borders[::-1]
 
 
 def plan_microbatches(
@@ -125,7 +125,7 @@ def plan_microbatches(
 ) -> list[Microbatch]:
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
-    The rows are sorted by length, and cut into microbatches so that there is little padding and few microbatches. A
+    The rows are sorted by length, and divided into microbatches so that there is little padding and few microbatches. A
     single process takes one microbatch more to cost as much as `MICROBATCH_COST` tokens of padding. Several processes
     make nearly the least possible number of microbatches, because sharded weights are gathered again for each.
 
@@ -147,7 +147,7 @@ def plan_microbatches(
         chosen = rows[trains[rows] == kind]
         chosen = chosen[np.argsort(total_lengths[chosen], kind="stable")]
         cost = MICROBATCH_COST if world == 1 else tokens
-        parts = np.split(chosen, _cuts(total_lengths[chosen], tokens, cost)) if len(chosen) else []
+        parts = np.split(chosen, _borders(total_lengths[chosen], tokens, cost)) if len(chosen) else []
         # While processes would get unequal numbers of microbatches (parts of the rows), halve the biggest one.
         while len(parts) % world and max(map(len, parts)) > 1:
             i = int(np.argmax([len(part) * total_lengths[part[-1]] * (len(part) > 1) for part in parts]))

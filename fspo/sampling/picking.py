@@ -1,4 +1,4 @@
-"""Helpers of the sampling engines: random numbers, the choice of a token, padding of prompts, cutting of responses."""
+"""Helpers of the sampling engines: random numbers, the choice of a token, padding of prompts, the end of responses."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -
 
 
 def trim(tokens: np.ndarray, logprobs: np.ndarray, eos: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Cut each sampled response after its first end token; yield (tokens, log-probs, whether it has no end token)."""
+    """End each sampled response at its first end token; yield (tokens, log-probs, whether it has no end token)."""
     ended = np.isin(tokens, eos)
     lengths = np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1])
     for row, length in enumerate(lengths):

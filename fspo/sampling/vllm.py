@@ -161,7 +161,7 @@ def run_vllm(
     """Send the model's weights to the server, then sample a response to each prompt.
 
     Yields its tokens int64 (L,), their log-probs float32 (L,) under the distribution that drew them (0 under greedy
-    sampling), and whether the limit of tokens cut it. Raises UserError if the server does not answer or fails.
+    sampling), and whether it ended at the limit of tokens. Raises UserError if the server does not answer or fails.
     """
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     server.send(model, eos[0])

@@ -22,7 +22,7 @@ MIN_CLUSTERS = 5
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
 MIN_SHOWING = 10
 """Least number of clusters with a clipped response (or, where most are clipped, with one that is not) for an interval
-of LRE or of a trend; with fewer, the intervals hold the truth too rarely."""
+of LRE or of a slope; with fewer, the intervals hold the truth too rarely."""
 
 
 def too_few_showing(number: int) -> str:

@@ -64,7 +64,7 @@ def slope_of_sums(wxx: Float64[np.ndarray, " C"], wxy: Float64[np.ndarray, " C"]
     ----------
     wxx, wxy : array (C,)
         Sums of w x^2 and w x y over each cluster's rows: w the weight, x the regressor and y the outcome of a row, x
-        and y less their weighted means over all rows (or over the rows of the same window).
+        and y less their weighted means over all rows (or over the rows of the same block).
     weight : float
         Sum of w over all rows.
     unusual : int

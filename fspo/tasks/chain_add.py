@@ -135,7 +135,7 @@ class ChainAdd:
     def max_response_tokens(self) -> int:
         """Return the limit of tokens in a response: the longest correct response plus one step.
 
-        A response with one step too many can thus end by itself and is not cut."""
+        A response with one step too many can thus end by itself, before the length limit."""
         return STEP_TOKENS * (self.config.max_steps + 1)
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:

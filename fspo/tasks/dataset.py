@@ -109,7 +109,7 @@ def _example(config: DatasetConfig, columns: tuple[str, str], row: Any, prompt_i
 class DatasetTask:
     """The task whose examples are the rows of a data set; of rows that share a prompt it has the first.
 
-    Raises UserError if the source cannot be read, a row cannot be used (the message names file, place and cure), or no
+    Raises UserError if the source cannot be read, a row cannot be used (the message names file, place and fix), or no
     row is left.
     """
 

@@ -33,7 +33,7 @@ MOST_STEPS = 20
 MAX_RESPONSE_TOKENS = STEP_TOKENS * (MOST_STEPS + 1) + len([OPEN, *"9801", CLOSE, "end token"])
 """The response limit, tokens: the longest worked solution plus one step.
 
-A response with one step too many can thus end by itself and is not cut."""
+A response with one step too many can thus end by itself, before the length limit."""
 SUMS = 10_000  # the running sum is taken modulo this number, because a step writes it with four digits
 # Probability that a step adds the first number twice at once if it must be added twice or more. Correct solutions to
 # one question then differ in length.

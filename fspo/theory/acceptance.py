@@ -22,7 +22,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
-    """Return Phi(hi) - Phi(lo), Phi the normal law's distribution function, to nearly full relative precision.
+    """Return Phi(hi) - Phi(lo), Phi the normal distribution function, to nearly full relative precision.
 
     The precision holds far from 0 and for narrow intervals too. ``lo`` must not exceed ``hi``.
 
@@ -113,26 +113,30 @@ def gaussian_means(sigma: float) -> TokenMeans:
 
 
 def update_acceptance(
-    positive: ArrayLike, cut_high: ArrayLike, cut_low: ArrayLike, cut_dual: ArrayLike = 0.0
+    positive: ArrayLike, clipped_high: ArrayLike, clipped_low: ArrayLike, clipped_dual: ArrayLike = 0.0
 ) -> Floats:
-    """Return the update acceptance a_upd(l) of a rule that drops, from the probability of a cut at each edge (T9).
+    """Return the update acceptance a_upd(l) of a rule that drops, from the probability of a clip at each edge (T9).
 
     Parameters
     ----------
     positive : array (K,)
         At each length l, the share of responses with A > 0 among those with A != 0: P(A > 0 | l, A != 0).
-    cut_high, cut_low, cut_dual : arrays (K,)
-        Probabilities that the rule cuts a response of length l at the upper, the lower and the dual edge:
+    clipped_high, clipped_low, clipped_dual : arrays (K,)
+        Probabilities that the rule clips a response of length l at the upper, the lower and the dual edge:
         P(S > hi | l, A > 0), P(S < lo | l, A < 0) and P(S > dual | l, A < 0).
     """
     positive = numbers("positive", positive, 0, 1, why="P(A > 0) among responses with A != 0")
     high, low, dual = (
-        numbers(name, cut, 0, 1 + _ROUNDING, why="a probability")
-        for name, cut in (("cut_high", cut_high), ("cut_low", cut_low), ("cut_dual", cut_dual))
+        numbers(name, share, 0, 1 + _ROUNDING, why="a probability")
+        for name, share in (
+            ("clipped_high", clipped_high),
+            ("clipped_low", clipped_low),
+            ("clipped_dual", clipped_dual),
+        )
     )
-    one_shape("positive, cut_high, cut_low and cut_dual", positive, high, low, dual)
+    one_shape("positive, clipped_high, clipped_low and clipped_dual", positive, high, low, dual)
     if np.any(low + dual > 1 + _ROUNDING):
-        raise UserError("cut_low + cut_dual must be at most 1: they are probabilities of different events")
+        raise UserError("clipped_low + clipped_dual must be at most 1: they are probabilities of different events")
     negative = 1 - positive
     return 1 - (positive * high + negative * low) - negative * dual
 

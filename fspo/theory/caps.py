@@ -12,8 +12,8 @@ from fspo.base.number_checks import number, numbers
 def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> float:
     """Return the cap K with the least mean squared error of the mean of min(w, K) A psi over n responses (T11).
 
-    It is the only root of n E[(w - K)_+] = R K - E[min(w, K)], for every law of w (docs/proofs.md T11). The difference
-    of the two sides is linear between two weights, so the root is exact.
+    It is the only root of n E[(w - K)_+] = R K - E[min(w, K)], for every distribution of w (docs/proofs.md T11). The
+    difference of the two sides is linear between two weights, so the root is exact.
 
     Parameters
     ----------

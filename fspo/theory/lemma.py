@@ -22,9 +22,9 @@ OVERFLOW = "the vectors' norms overflow: divide both by a constant"
 
 
 def cosine_bound(rho: float) -> float | None:
-    """Return the least possible cosine sqrt(1 - rho^2) between clipped and true update; None if rho >= 1 (T7).
+    """Return the least possible cosine sqrt(1 - rho^2) between clipped and unclipped gradient; None if rho >= 1 (T7).
 
-    rho bounds the norm of the error that clipping makes, relative to the true update.
+    rho bounds the norm of the error that clipping makes, relative to the unclipped gradient.
     """
     rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
@@ -37,9 +37,10 @@ class CosineLemma:
     T7 defines ``rho`` and its parts ``kappa_inf``, ``kappa_2`` and ``eta``. ``bound`` is the least cosine that T7
     guarantees, None if it guarantees nothing.
 
-    T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped update, a_bar the mean acceptance, g the true
-    update, e_len the error by length reweighting and e_in the error inside lengths. ``identity_residual`` is the norm
-    of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding error, code or log have an error.
+    T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped gradient, a_bar the mean acceptance, g the
+    unclipped gradient, e_len the error by length reweighting and e_in the error inside lengths.
+    ``identity_residual`` is the norm of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding
+    error, code or log have an error.
     """
 
     cosine: float
@@ -56,12 +57,14 @@ class CosineLemma:
 
     @property
     def e_len_ratio(self) -> float:
-        """||e_len|| / ||g||: error of the clipped update by length reweighting alone, relative to the true update."""
+        """||e_len|| / ||g||: error of the clipped gradient by length reweighting alone, relative to the unclipped
+        gradient."""
         return float(np.linalg.norm(self.e_len)) / self.g_norm
 
     @property
     def e_in_ratio(self) -> float:
-        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to the true update."""
+        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to the unclipped
+        gradient."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 
 
@@ -205,7 +208,7 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
             if not sound[i]:
                 _checked(p, a[i], g, clipped[i])
             if not norm > 0:
-                raise UserError("g = 0: the true update vanishes, so no cosine is defined")
+                raise UserError("g = 0: the unclipped gradient vanishes, so no cosine is defined")
             if outside[i]:
                 raise UserError(
                     "a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)"

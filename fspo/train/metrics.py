@@ -33,10 +33,10 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     have been updated since the rollout.
     """
     count = rows["count"].sum()
-    low, high = rows["cut_low"].sum(), rows["cut_high"].sum()
+    low, high = rows["clipped_low"].sum(), rows["clipped_high"].sum()
     counts.add(metric.CLIPPED_LOW, low, count)
     counts.add(metric.CLIPPED_HIGH, high, count)
-    counts.add(metric.CLIPPED, low + high + rows["cut_dual"].sum(), count)
+    counts.add(metric.CLIPPED, low + high + rows["clipped_dual"].sum(), count)
     if not moved:
         return
     n, S = len(rows["log_ratio"]), rows["log_ratio"]
@@ -49,14 +49,16 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
     # ``kept`` is 1 for a response that is not clipped and 0 for a clipped one; for token rules it is the share of the
     # response's tokens that are not clipped. The mean of ``kept`` is the update acceptance. It equals the mean of the
     # multiplier M if the rule drops what it clips.
-    kept = 1 - (rows["cut_low"] + rows["cut_high"] + rows["cut_dual"]) / np.maximum(rows["count"], 1)
+    kept = 1 - (rows["clipped_low"] + rows["clipped_high"] + rows["clipped_dual"]) / np.maximum(rows["count"], 1)
     for i, mask in enumerate(length_bins(rows["length"], edges)):
         if not mask.any():
             continue
         size, here = mask.sum(), mask & live
         counts.add(metric.in_bin(i, metric.BIN_OUT_OF_BAND), (~rows["band_accept"][mask]).sum(), size)
-        counts.add(metric.in_bin(i, metric.BIN_CLIPPED_LOW), rows["cut_low"][here].sum(), rows["count"][here].sum())
-        counts.add(metric.in_bin(i, metric.BIN_CLIPPED_HIGH), rows["cut_high"][here].sum(), rows["count"][here].sum())
+        counts.add(metric.in_bin(i, metric.BIN_CLIPPED_LOW), rows["clipped_low"][here].sum(), rows["count"][here].sum())
+        counts.add(
+            metric.in_bin(i, metric.BIN_CLIPPED_HIGH), rows["clipped_high"][here].sum(), rows["count"][here].sum()
+        )
         counts.add(metric.in_bin(i, metric.BIN_KEPT), kept[here].sum(), here.sum())
 
 

@@ -28,7 +28,7 @@ def test_gspo_is_trls_sequence_level(tmp_path, with_holes):
         tmp_path, 0, preset("gspo").rule, "response", 2e-3, with_holes=with_holes,
         importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4,
     )  # fmt: skip
-    low, high, size = int(records.cut_low.sum()), int(records.cut_high.sum()), len(records.count)
+    low, high, size = int(records.clipped_low.sum()), int(records.clipped_high.sum()), len(records.count)
     assert 0 < low + high < size
     assert metrics["clip_ratio/low_mean"] == pytest.approx(low / size)  # TRL counts A = 0 rows in the denominator
     assert metrics["clip_ratio/high_mean"] == pytest.approx(high / size)
@@ -45,7 +45,7 @@ def test_grpo_is_trls_token_level(tmp_path, aggregation, loss_type, with_holes):
     )  # fmt: skip
     tokens = int(records.length.sum())
     assert metrics["clip_ratio/region_mean"] == pytest.approx(
-        int((records.cut_low + records.cut_high).sum()) / tokens, rel=1e-5
+        int((records.clipped_low + records.clipped_high).sum()) / tokens, rel=1e-5
     )
 
 
@@ -53,7 +53,7 @@ def test_dual_clip_is_trls_delta(tmp_path):
     # TRL holds the ratio at delta where A < 0; ours is d * log(1 + eps) = log(delta)
     rule = Rule("token", 0.2, 0.2, dual=math.log(1.5) / math.log(1.2))
     records, _ = compare(tmp_path, 6, rule, "sequence", 0.4, importance_sampling_level="token", epsilon=0.2, delta=1.5)
-    assert int(records.cut_dual.sum()) > 0
+    assert int(records.clipped_dual.sum()) > 0
 
 
 @pytest.mark.parametrize(("level", "name"), [("token", "grpo"), ("sequence", "gspo")])

@@ -83,8 +83,8 @@ def test_a_partition_needs_its_column(tmp_path, capsys):
         load_run(run, find_partition("user.colour"))
     with pytest.raises(UserError, match="did you mean 'entropy'"):
         find_partition("entropi")
-    for gone, cure in (("difficulty", "user.COLUMN"), ("staleness", "user.COLUMN"), ("time", "--by rollout")):
-        with pytest.raises(UserError, match=f"--by {gone} is gone.*{cure}"):
+    for gone, fix in (("difficulty", "user.COLUMN"), ("staleness", "user.COLUMN"), ("time", "--by rollout")):
+        with pytest.raises(UserError, match=f"--by {gone} is gone.*{fix}"):
             find_partition(gone)
     with pytest.raises(UserError, match=r"--by user\.kind: the column holds text"):
         load_run(run, find_partition("user.kind"))

@@ -40,12 +40,12 @@ def curve(ax, color: str, linestyle: str = "-") -> np.ndarray:
     return np.column_stack(line.get_data()).astype(float)
 
 
-def test_acceptance_laws_are_matched_and_follow_the_closed_forms(tables):
-    table = tables["acceptance_laws"]
-    laws = table[table["kind"] == "law"]
-    for _, own in laws.groupby(["panel", "rule"]):
+def test_acceptance_models_are_matched_and_follow_the_closed_forms(tables):
+    table = tables["acceptance_models"]
+    formulas = table[table["kind"] == "formula"]
+    for _, own in formulas.groupby(["panel", "rule"]):
         assert own["acceptance"].mean() == pytest.approx(0.85, abs=1e-9)
-    still, moving = (laws[laws["panel"] == panel] for panel in ("no drift error", "drift -sigma^2/2"))
+    still, moving = (formulas[formulas["panel"] == panel] for panel in ("no drift error", "drift -sigma^2/2"))
     np.testing.assert_allclose(still[still["rule"] == "fspo"]["acceptance"], 0.85, rtol=1e-9)  # T1
     np.testing.assert_allclose(moving[moving["rule"] == "fspo-kl"]["acceptance"], 0.85, rtol=1e-9)
     own = moving[moving["rule"] == "fspo"].set_index("length")["acceptance"]
@@ -61,7 +61,7 @@ def test_acceptance_laws_are_matched_and_follow_the_closed_forms(tables):
 
 
 def test_simulated_points_agree_with_the_laws(tables):
-    table = tables["acceptance_laws"]
+    table = tables["acceptance_models"]
     points, inside = table[table["kind"] == "simulated"], 0
     for row in points.itertuples():
         rule, _ = numbers.matched_rule(str(row.rule), row.mu)
@@ -76,23 +76,23 @@ def test_simulated_points_agree_with_the_laws(tables):
     assert inside >= 60  # 95 % of 70 is 66.5; fewer than 60 has a probability below 1e-2
 
 
-def test_acceptance_laws_draw_the_table(tables):
-    fig = find_module("acceptance_laws").figure(tables, Style())
-    table = tables["acceptance_laws"]
+def test_acceptance_models_draw_the_table(tables):
+    fig = find_module("acceptance_models").figure(tables, Style())
+    table = tables["acceptance_models"]
     for panel, title in (("no drift error", "no drift"), ("drift -sigma^2/2", "drift $")):
         rows, ax = table[table["panel"] == panel], titled(fig, title)
         for rule in rows["rule"].unique():
             own, color = rows[rows["rule"] == rule], RULE_COLORS[rule]
-            law, points = own[own["kind"] == "law"], own[own["kind"] == "simulated"]
+            formula, points = own[own["kind"] == "formula"], own[own["kind"] == "simulated"]
             (line,) = [x for x in ax.get_lines() if x.get_color() == color and x.get_marker() == "None"]
-            np.testing.assert_array_equal(np.column_stack(line.get_data()), law[["length", "acceptance"]])
+            np.testing.assert_array_equal(np.column_stack(line.get_data()), formula[["length", "acceptance"]])
             np.testing.assert_array_equal(marked(ax, color=color), points[["length", "acceptance"]])
         ends = rows[["ci_low", "ci_high"]].dropna().to_numpy()
         assert bars(ax, 1) == {(round(float(a), 9), round(float(b), 9)) for a, b in ends}
-    text = find_module("acceptance_laws").caption(tables)
+    text = find_module("acceptance_models").caption(tables)
     assert "1,000 simulated responses each" in text
     assert "85 % on average" in text
-    least = table[(table["panel"] == "drift -sigma^2/2") & (table["rule"] == "fspo") & (table["kind"] == "law")]
+    least = table[(table["panel"] == "drift -sigma^2/2") & (table["rule"] == "fspo") & (table["kind"] == "formula")]
     assert f"fspo {100 * least['acceptance'].min():.3g} %" in text
 
 
@@ -173,7 +173,7 @@ def test_one_token_by_its_law():
 def test_the_envelope_holds_and_the_signs_come_near(tables):
     table = tables["normal_approximation"]
     assert (table["difference"] <= table["envelope"]).all()
-    signs = table[(table["law"] == "signs") & (table["length"] == 1024)].iloc[0]
+    signs = table[(table["distribution"] == "signs") & (table["length"] == 1024)].iloc[0]
     assert signs["difference"] * 32 == pytest.approx(math.sqrt(2 / math.pi), rel=1e-3)  # the 0.798 of T4
     assert set(table["rho3"].round(4)) == {1.0, 2.2053, 2.4146}
     assert (table["envelope"] * np.sqrt(table["length"])).round(9).equals((2 * 0.4748 * table["rho3"]).round(9))
@@ -182,8 +182,8 @@ def test_the_envelope_holds_and_the_signs_come_near(tables):
 def test_normal_approximation_draws_the_table(tables):
     fig = find_module("normal_approximation").figure(tables, Style())
     table = tables["normal_approximation"]
-    for law, title in (("exponential", "exponential"), ("signs", "$\\pm"), ("student", "Student")):
-        rows, ax = table[table["law"] == law], titled(fig, title)
+    for name, title in (("exponential", "exponential"), ("signs", "$\\pm"), ("student", "Student")):
+        rows, ax = table[table["distribution"] == name], titled(fig, title)
         np.testing.assert_allclose(curve(ax, "black"), rows[["length", "envelope"]], rtol=1e-12)
         np.testing.assert_allclose(curve(ax, "#0072B2"), rows[["length", "difference"]], rtol=1e-12)
         assert ax.get_ylim()[0] <= rows["difference"].min()

@@ -30,7 +30,7 @@ NO_P, NO_LENGTHS, NO_SCALE = [[], [-1.0, 2.0], [0.0, 0.0]], [[], [0.5], [INF]], 
 NO_SHARE = [0.0, 1.0, INF]
 BAND = {"rule": FSPO, "lengths": [1.0, 9.0], "mu": 0.0, "sigma": 0.1, "m": None}
 ROWS = {"rule": FSPO, "S": S, "n": N, "A": A, "m": None, "rate": "band"}
-CUT = {"positive": [0.5, 0.5], "cut_high": [0.1, 0.1], "cut_low": 0.1, "cut_dual": 0.0}
+CUT = {"positive": [0.5, 0.5], "clipped_high": [0.1, 0.1], "clipped_low": 0.1, "clipped_dual": 0.0}
 CAP = {"weights": [0.5, 2.0], "probabilities": [0.5, 0.5], "R": 2.0, "n": 10.0}
 LEMMA = P | {"g": [[1.0], [2.0]], "clipped": [[0.5], [1.0]]}
 # function: good arguments, and for each parameter bad values (every numeric parameter is also tried with NaN)
@@ -82,7 +82,12 @@ CASES: dict[Any, tuple[dict[str, Any], dict[str, list[Any]]]] = {
     theory.upper_edge_supremum: ({"u_hi": 1.0}, {"u_hi": [*NO_SCALE, 40.0]}),
     theory.update_acceptance: (
         CUT,
-        {"positive": [-0.1, 1.1, [0.5] * 3], "cut_high": [-0.1, 1.1], "cut_low": [2.0, -1.0], "cut_dual": [-0.1, 0.95]},
+        {
+            "positive": [-0.1, 1.1, [0.5] * 3],
+            "clipped_high": [-0.1, 1.1],
+            "clipped_low": [2.0, -1.0],
+            "clipped_dual": [-0.1, 0.95],
+        },
     ),
     theory.cosine_bound: ({"rho": 0.5}, {"rho": [-0.1, [0.5]]}),
     theory.cosine: (

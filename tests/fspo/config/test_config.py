@@ -1,4 +1,4 @@
-"""The configuration: the command line wins over the file; wrong names and values are refused with their cure."""
+"""The configuration: the command line wins over the file; wrong names and values are refused with their fix."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
         (["--log.score_minibatches", "[-5]"], r"names update -5"),
     ],
 )
-def test_options_that_contradict_each_other_name_the_cure(arguments: list[str], message: str) -> None:
+def test_options_that_contradict_each_other_name_the_fix(arguments: list[str], message: str) -> None:
     """tests/test_bad_input.py has the others."""
     with pytest.raises(UserError, match=message):
         made(*arguments)
@@ -79,7 +79,7 @@ def test_what_is_gone_says_so(words: str, says: str, tmp_path: Path) -> None:
         made("--config", str(tmp_path / "config.yaml"))
 
 
-def test_one_update_a_rollout_warns_with_the_cure() -> None:
+def test_one_update_a_rollout_warns_with_the_fix() -> None:
     found = made("--batch.minibatches", "1", "--batch.epochs", "1").warnings()
     assert any("S identically 0" in w and "batch.minibatches or batch.epochs above 1" in w for w in found)
     assert any("batch.minibatches to 2" in w for w in made("--batch.minibatches", "1").warnings())

@@ -32,7 +32,7 @@ def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, outside):
     loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, rule=name, outside=outside, **OURS)
     assert loss == pytest.approx(out.loss.item(), rel=1e-5, abs=1e-7)
     assert_same(gradients, expected)
-    cut = int((out.records.cut_low + out.records.cut_high).sum())
+    cut = int((out.records.clipped_low + out.records.clipped_high).sum())
     assert 0 < cut < int(out.records.count.sum())
     assert metrics["clip_ratio/region_mean"] == pytest.approx(cut / int(out.records.count.sum()))
     assert metrics["fspo/band_acceptance"] == pytest.approx(float(out.records.band_accept.float().mean()))

@@ -108,8 +108,8 @@ def test_trls_own_clip_as_a_rule_gives_trls_gradient(tmp_path, options, aggregat
     data = rows(7)
     rule = clip_of(GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **{"loss_type": "grpo"} | options))
     out, ours, old, _ = our_loss(data, rule, aggregation, spread)
-    assert 0 < int((out.records.cut_low + out.records.cut_high).sum()) < int(out.records.count.sum())
-    assert ("delta" in options) == bool(out.records.cut_dual.sum())
+    assert 0 < int((out.records.clipped_low + out.records.clipped_high).sum()) < int(out.records.count.sum())
+    assert ("delta" in options) == bool(out.records.clipped_dual.sum())
     _, theirs, _ = trl_loss(tmp_path, data, old, **options)
     assert_same(ours, theirs)
 

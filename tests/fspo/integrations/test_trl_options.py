@@ -1,4 +1,4 @@
-"""Options of FSPOTrainer: what is refused, each with one line that names the cure."""
+"""Options of FSPOTrainer: what is refused, each with one line that names the fix."""
 
 from dataclasses import fields
 

@@ -76,12 +76,12 @@ def test_token_rule_by_hand():
     J, grad, records = run(preset("grpo").rule, s, [1.0], SEQUENCE)
     assert pytest.approx((E(0.1) + 1.2 + E(-0.3) + E(-0.1)) / 4) == J
     np.testing.assert_allclose(grad, np.array([[E(0.1), 0, E(-0.3), E(-0.1)]]) / 4, rtol=1e-12)
-    assert (int(records.cut_high), int(records.cut_low), int(records.count)) == (1, 0, 4)
+    assert (int(records.clipped_high), int(records.clipped_low), int(records.count)) == (1, 0, 4)
     assert float(records.multiplier) == 0.75
     J, grad, records = run(preset("grpo").rule, s, [-1.0], SEQUENCE)
     assert pytest.approx(-(E(0.1) + E(0.3) + 0.8 + E(-0.1)) / 4) == J
     np.testing.assert_allclose(grad, -np.array([[E(0.1), E(0.3), 0, E(-0.1)]]) / 4, rtol=1e-12)
-    assert (int(records.cut_high), int(records.cut_low), bool(records.band_accept)) == (0, 1, False)
+    assert (int(records.clipped_high), int(records.clipped_low), bool(records.band_accept)) == (0, 1, False)
     for outside, sign in (("truncate", 1.0), ("cap", -1.0)):  # held at 1.2: value and gradient
         J, grad, _ = run(preset("grpo", outside=outside).rule, [[0.1, 0.3]], [sign], SEQUENCE)
         assert pytest.approx(sign * (E(0.1) + 1.2) / 2) == J
@@ -90,7 +90,7 @@ def test_token_rule_by_hand():
     J, grad, records = run(preset("grpo", dual=2.0).rule, [[0.4, 0.3]], [-1.0], SEQUENCE)
     assert pytest.approx(-(1.44 + E(0.3)) / 2) == J
     np.testing.assert_allclose(grad, [[0, -E(0.3) / 2]], rtol=1e-12)
-    assert int(records.cut_dual) == 1
+    assert int(records.clipped_dual) == 1
 
 
 def ppo(rule, s, mask, A, stats):
@@ -127,9 +127,9 @@ def test_drop_is_the_gradient_of_ppos_minimum(name, dual):
     J, grad, records = run(rule, s, A, SEQUENCE, mask, stats=stats)
     assert pytest.approx(ppo(rule, s, mask, A, stats), rel=1e-12) == J
     if name != "none":
-        cuts = int(records.cut_low.sum() + records.cut_high.sum() + records.cut_dual.sum())
+        cuts = int(records.clipped_low.sum() + records.clipped_high.sum() + records.clipped_dual.sum())
         assert 0 < cuts < int(records.count.sum())  # both branches are in play
-        assert (int(records.cut_dual.sum()) > 0) == (dual is not None)
+        assert (int(records.clipped_dual.sum()) > 0) == (dual is not None)
     step = 1e-7 if name == "gspo" else 1e-6
     for i, t in [(i, t) for i in range(B) for t in range(0, T, 3)]:
         up, down = s.copy(), s.copy()
@@ -191,7 +191,7 @@ def test_records_by_hand():
     np.testing.assert_allclose(r.multiplier, [E(0.2 - 0.03 * math.sqrt(2)), 1.0])
     assert r.side.tolist() == [-1, 0]
     assert r.band_accept.tolist() == [False, False]
-    assert (r.cut_low.tolist(), r.cut_high.tolist(), r.count.tolist()) == ([1, 0], [0, 0], [1, 0])
+    assert (r.clipped_low.tolist(), r.clipped_high.tolist(), r.count.tolist()) == ([1, 0], [0, 0], [1, 0])
     stats = ratio_stats(vars(r))
     assert (stats.num_tokens, stats.sum_sq) == (5.0, pytest.approx(0.1012))
 

@@ -192,9 +192,9 @@ def test_command_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_names_a_cure_that_works(capsys: pytest.CaptureFixture[str]) -> None:
     tight = (*TINY, "--machine.memory", "0.05", "--batch.tokens", "16384")
     assert command.main([*tight]) == 1
-    cure = re.search(r"it fits with (.*)", capsys.readouterr().out)
-    assert cure is not None
-    assert command.main([*tight, *cure[1].split()]) == 0
+    fix = re.search(r"it fits with (.*)", capsys.readouterr().out)
+    assert fix is not None
+    assert command.main([*tight, *fix[1].split()]) == 0
 
 
 def test_a_folder_with_a_config_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def rows(**columns: list[float]) -> dict[str, np.ndarray]:
         "capped": np.zeros(n, bool),
         "advantage": np.ones(n),
     }
-    default |= {name: np.zeros(n, int) for name in ("cut_low", "cut_high", "cut_dual")}
+    default |= {name: np.zeros(n, int) for name in ("clipped_low", "clipped_high", "clipped_dual")}
     found = default | {name: np.array(values) for name, values in columns.items()}
     found.setdefault("count", (found["advantage"] != 0).astype(int))
     return found
@@ -38,8 +38,8 @@ def example() -> dict[str, np.ndarray]:
         length=[2, 3, 5, 6, 7],
         log_ratio=[0.1, -0.3, 0.0, 0.5, -0.2],
         band_accept=[True, False, True, False, False],
-        cut_low=[0, 1, 0, 0, 0],
-        cut_high=[0, 0, 0, 1, 0],
+        clipped_low=[0, 1, 0, 0, 0],
+        clipped_high=[0, 0, 0, 1, 0],
         advantage=[1.0, -1.0, 2.0, 1.0, 0.0],
     )
 
@@ -73,7 +73,7 @@ def test_numbers_by_hand() -> None:
 def test_update_acceptance_counts_what_is_not_cut() -> None:
     """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
     counts = Counts()
-    found = rows(length=[2, 2, 5, 6], cut_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
+    found = rows(length=[2, 2, 5, 6], clipped_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
     add_update_rows(counts, found, EDGES, moved=True)
     values = finished(counts, EDGES)
     # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)

@@ -118,7 +118,7 @@ def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, preset:
         found[tokens] = gradients(net)
     assert len(shards[60]) > len(shards[300]) >= len(shards[100_000])
     np.testing.assert_array_equal(trainer.updater.global_rows(records[::-1])[1], batch.lengths)  # in the rows' order
-    side = np.concatenate([r.rows["cut_low"] + r.rows["cut_high"] for r in records])
+    side = np.concatenate([r.rows["clipped_low"] + r.rows["clipped_high"] for r in records])
     count = np.concatenate([r.rows["count"] for r in records])
     assert 0 < side.sum() < count.sum()  # some cut, some kept
     net.zero_grad()

@@ -24,13 +24,13 @@ TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigm
 
 def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw acceptance against length (columns ``rule``, ``kind``, ``length``, ``acceptance``, ``ci_low``, ``ci_high``):
-    rows of kind "law" as curves, rows of kind "simulated" as points with intervals.
+    rows of kind "formula" as curves, rows of kind "simulated" as points with intervals.
     """
     known = looks(data["rule"])
-    law, points = data[data["kind"] == "law"], data[data["kind"] == "simulated"]
-    ax = draw.curves(law, ax, x="length", y="acceptance", ends=(), known=known, marks=False)
+    formula, points = data[data["kind"] == "formula"], data[data["kind"] == "simulated"]
+    ax = draw.curves(formula, ax, x="length", y="acceptance", ends=(), known=known, marks=False)
     draw.curves(points, ax, x="length", y="acceptance", known=known, lines=False)
-    scales.decade_axis(ax.xaxis, law["length"])
+    scales.decade_axis(ax.xaxis, formula["length"])
     ax.set_ylim(-0.03, 1.03)
     scales.percent_axis(ax.yaxis)
     ax.set_xlabel("response length $L$ (tokens)")
@@ -39,8 +39,8 @@ def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
 
 def caption(tables: Tables) -> str:
     """Return the caption of the acceptance curves, with each rule's least acceptance."""
-    table = tables["acceptance_laws"]
-    worst = table[(table["panel"] == table["panel"].unique()[-1]) & (table["kind"] == "law")]
+    table = tables["acceptance_models"]
+    worst = table[(table["panel"] == table["panel"].unique()[-1]) & (table["kind"] == "formula")]
     least = worst.groupby("rule")["acceptance"].min()
     return CAPTION.format(
         sigma=f"{table['sigma'].iloc[0]:g}",
@@ -55,7 +55,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     """Draw acceptance against length for each rule, one panel for each drift of the log-ratio (docs/theory.md T1,
     T2).
     """
-    table = tables["acceptance_laws"]
+    table = tables["acceptance_models"]
     panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
     legend = layout.rule_keys(looks(table["rule"]))
     return layout.facets(style, panels, plot_laws, 1.75, legend, left="in the band (%)", most=2, sharey=True)
