@@ -80,8 +80,8 @@ def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]
         said.append(too_few_showing(showing))
     else:
         # The errors of a share a vary as a (1 - a). A bin that by chance was clipped less than the others would seem
-        # too certain, so it gets the errors that it would have at the mean acceptance. A bin in which every row is accepted
-        # shows no error at all and gets that of `flat_variance`.
+        # too certain, so it gets the errors that it would have at the mean acceptance. A bin in which every row is
+        # accepted shows no error at all and gets that of `flat_variance`.
         shown = np.sum(z**2, axis=0) * factor > ROUNDING**2
         spread = np.where(shown & found.shares, np.maximum(a * (1 - a), ROUNDING), np.inf)
         fair = on_r(z * np.sqrt(np.maximum(mean * (1 - mean) / spread, 1.0)))

@@ -221,8 +221,8 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str
 def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     """Count the clusters with a row of the rarer outcome: clipped if most rows are accepted, else accepted.
 
-    ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, and such
-    a row may keep a part of its weight (``between``), every cluster is counted.
+    ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, and
+    such a row may keep a part of its weight (``between``), every cluster is counted.
     """
     if 2 * cut.sum() <= count.sum():
         return int(np.count_nonzero(cut))
