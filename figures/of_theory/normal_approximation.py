@@ -19,7 +19,7 @@ CAPTION = (
     "\n\nCurves: exact distributions. Skewed tokens and tokens on a lattice fall like 1/√L, as the envelope does; "
     "symmetric continuous ones like 1/L."
 )
-DISTRIBUTIONS = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
+TITLES = {"exponential": "exponential", "signs": "$\\pm\\sigma$", "student": "Student $t_5$"}
 WORDS = {"exponential": "exponential", "signs": "±σ", "student": "Student t₅"}
 CURVES = {"envelope": Look("black", ""), "difference": Look("#0072B2", "")}
 LABELS = {"envelope": "envelope", "difference": "worst band"}
@@ -53,11 +53,8 @@ def figure(tables: Tables, style: Style) -> Figure:
     log-ratios."""
     table = tables["normal_approximation"]
     lowest = float(table["difference"].min()) / 1.5
-    distributions = split(table, "distribution")
-    panels = {
-        f"{DISTRIBUTIONS.get(name, name)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own
-        for name, own in distributions.items()
-    }
+    parts = split(table, "distribution")
+    panels = {f"{TITLES.get(name, name)} ($\\rho_3={own['rho3'].iloc[0]:.3g}$)": own for name, own in parts.items()}
     legend = {LABELS[name]: mark for name, mark in layout.rule_keys(CURVES).items()}
 
     def plot(part: Frame, ax: Axes) -> None:

@@ -135,18 +135,18 @@ def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
         yield row("T7s", sharp_strata(float(rho)))
 
 
-def edge_errors(distribution: str, length: int) -> tuple[Any, Any]:
+def edge_errors(tokens: str, length: int) -> tuple[Any, Any]:
     """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
-    function of S, a sum of ``length`` tokens of that distribution, and Phi the standard normal one.
+    function of S, a sum of ``length`` tokens of the distribution ``tokens``, and Phi the standard normal one.
 
     Where F jumps, z occurs twice: once with F's limit from the left, once with F's value.
     """
-    if distribution == "signs":
+    if tokens == "signs":
         steps = np.arange(length + 1)
         atoms = (2.0 * steps - length) / math.sqrt(length)
         below, at = binom.cdf(steps - 1, length, 0.5), binom.cdf(steps, length, 0.5)
         return np.repeat(atoms, 2), (np.stack([below, at], axis=1) - ndtr(atoms)[:, None]).ravel()
-    if distribution == "exponential":
+    if tokens == "exponential":
         z = np.linspace(-8, 8, 1601)
         return z, EXPONENTIAL.cdf(z * math.sqrt(length), length) - ndtr(z)
     z = np.linspace(0, 4, 61)
@@ -169,17 +169,11 @@ def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     from that under Gaussian S, and the Berry-Esseen bound of that distance.
     """
     del rng, draws
-    for distribution, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
-        lengths = 2 ** np.arange(13) if distribution == "student" else TOKEN_LENGTHS
+    for tokens, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
+        lengths = 2 ** np.arange(13) if tokens == "student" else TOKEN_LENGTHS
         for length, bound in zip(lengths.tolist(), theory.berry_esseen_bound(rho3, lengths), strict=True):
-            difference = worst_band(*edge_errors(distribution, length))
-            yield {
-                "distribution": distribution,
-                "rho3": rho3,
-                "length": length,
-                "envelope": bound,
-                "difference": difference,
-            }
+            difference = worst_band(*edge_errors(tokens, length))
+            yield {"distribution": tokens, "rho3": rho3, "length": length, "envelope": bound, "difference": difference}
 
 
 TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {

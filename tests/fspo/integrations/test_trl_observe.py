@@ -30,7 +30,7 @@ def runs(tmp_path_factory):
         options |= {"off_policy_mask_threshold": 0.5, "vllm_importance_sampling_clip_max": 1.5} | CLIP
         plain = train(folder / "plain", Users, **options)
         state = torch.get_rng_state()
-        with pytest.warns(UserWarning, match="off_policy_mask_threshold cuts further tokens"):
+        with pytest.warns(UserWarning, match="off_policy_mask_threshold masks further tokens"):
             watched = train(folder / "watched", observe(Users, score_every=1, tokens=True), **options)
     return plain, state, watched, torch.get_rng_state(), folder / "watched"
 
