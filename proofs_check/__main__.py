@@ -20,8 +20,6 @@ EXAMPLES = """examples:
       every check and its near misses; the table on the terminal, the report in out/proofs_check
   fspo check --only T3,T7 --method simulated --jobs 2
   fspo check --list
-  fspo check --only T7,T8 --log runs/mine
-      T7 and T8 also on the gradient log of a run of your own (training rows of the first epoch with scores)
 """
 
 
@@ -70,7 +68,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         prog="fspo check",
         description="Check the statements of docs/theory.md. Exit status 0: all pass and every near miss fails; "
-        "1: not so, or a part of the log of --log cannot be read; 2: bad input.",
+        "1: not so; 2: bad input.",
         examples=EXAMPLES,
     )
     parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
@@ -78,7 +76,6 @@ def build_parser() -> CommandParser:
     parser.add_argument("--list", action="store_true", help="print the checks and their near misses, run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
-    parser.add_argument("--log", type=Path, default=None, help="a run folder: T7 and T8 on its gradient log too")
     parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
     parser.add_argument(
         "--output", "--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ..."
@@ -92,28 +89,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     from fspo.base.number_checks import checked_seed
     from proofs_check.catalogue import CHECKS, TITLES
-    from proofs_check.checks.t08_split import MOST_ROLLOUTS, log_checks
     from proofs_check.frame import select
     from proofs_check.report import format_list, format_table
-    from proofs_check.tools.log_rows import log_damage
 
     only = [name.strip() for name in options.only.split(",") if name.strip()]
-    own = () if options.log is None else log_checks(options.log)
-    chosen = select((*CHECKS, *own), only, options.method or None)
+    chosen = select(CHECKS, only, options.method or None)
     if options.list:
         print(format_list(chosen, TITLES))
         return 0
     checked_seed("--seed", options.seed)
-    damage = [] if options.log is None else log_damage(options.log, MOST_ROLLOUTS)
     rows, status = run_suite(
         options.output, chosen, options.seed, options.jobs, options.strict, not options.no_progress
     )
     print(format_table(rows))
-    print(f"report: {options.output}/proofs_check.json (.md, .tex)")
-    for line in damage:
-        print(f"left out of the log {options.log}, because it cannot be read: {line}")
+    print(f"report: {options.output}/proofs_check.json ")
     print(next_step("figures --theory", []))
-    return max(status, int(bool(damage)))
+    return status
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ class Method(StrEnum):
     ATTACKED = "attacked"  # A random search and an optimiser look for a counterexample to the statement.
     ENUMERATED = "enumerated"  # Expected values are sums over all responses of a small policy.
     MACHINE_PROVED = "machine-proved"  # Coq's kernel accepts a formal proof of the statement.
-    IDENTITY = "finite identity"  # An identity or a bound, computed on a gradient log, must hold up to rounding.
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,7 @@ class Outcome:
 
     Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the statement is
     false; checks on simulated data give ``p_value``, corrected for the several tests inside the check. NaN in either
-    says that there was too little data. A check that could not be run gives the reason in ``not_run``. ``details`` is
-    the full output of a prover such as Coq, which the report prints after the table.
+    says that there was too little data. A check that could not be run gives the reason in ``not_run``.
     """
 
     margin: float = math.nan
@@ -69,7 +67,6 @@ class Outcome:
     p_value: float | None = None
     note: str = ""
     not_run: str = ""
-    details: str = ""
 
 
 Test = Callable[[float], Outcome]
@@ -159,7 +156,6 @@ class Row:
     p_adjusted: float | None
     note: str
     seconds: float
-    details: str = ""
     resolution: float | None = None
     false: str = ""
 
@@ -312,7 +308,6 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         p_adjusted,
         outcome.not_run or outcome.note,
         raw.seconds,
-        outcome.details,
         raw.resolution,
         check.false,
     )

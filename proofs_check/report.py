@@ -1,10 +1,10 @@
-"""The report: a table for the terminal, ``proofs_check.json``, and Markdown and LaTeX tables for a paper."""
+"""The report: a table for the terminal, and ``proofs_check.json``."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,15 @@ def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return the checks as a table of fixed width, followed by the provers' output, a line of totals, and sentences on
-    checks that failed or are undecided, near misses that did not fail, and checks that were not run.
+    """Return the checks as a table of fixed width, those that were not run last, followed by a line of totals, and
+    sentences on checks that failed or are undecided, near misses that did not fail, and checks that were not run.
     """
-    rows = ran_first(rows)
+    rows = sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
     cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(REPORT_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    for row in rows:
-        if row.details:
-            lines += ["", f"{row.statement} {row.name}:", *(f"  {line}" for line in row.details.splitlines())]
-    lines.append("")
-    lines.append(summary(rows))
+    lines += ["", summary(rows)]
     for row in rows:
         if row.verdict is Verdict.NOT_RUN:
             continue
@@ -91,11 +87,6 @@ def format_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def ran_first(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with those of checks that were not run moved to the end."""
-    return sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
-
-
 def summary(rows: Sequence[Row]) -> str:
     """Return one line with the numbers of checks by verdict and of near misses that failed."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
@@ -104,45 +95,6 @@ def summary(rows: Sequence[Row]) -> str:
     failed = sum(verdict is Verdict.FAIL for verdict in verdicts)
     of_checks = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
     return f"{len(rows)} checks: {of_checks}; {failed} of {len(verdicts)} near misses fail, as they must"
-
-
-def to_markdown(rows: Sequence[Row]) -> str:
-    """Return the checks as a table in GitHub's Markdown, without the column of running times."""
-    lines = ["| " + " | ".join(REPORT_COLUMNS[:-1]) + " |", "|" + " --- |" * (len(REPORT_COLUMNS) - 1)]
-    lines += [
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)[:-1]) + " |" for row in ran_first(rows)
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def to_latex(rows: Sequence[Row]) -> str:
-    """Return the checks as a LaTeX table (booktabs), without the column of running times."""
-    lines = ["\\begin{tabular}{lllllll}", "\\toprule", " & ".join(REPORT_COLUMNS[:-1]) + " \\\\", "\\midrule"]
-    lines += [" & ".join(_tex(cell) for cell in _cells(row)[:-1]) + " \\\\" for row in ran_first(rows)]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-_TEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "_": r"\_",
-        "%": r"\%",
-        "&": r"\&",
-        "#": r"\#",
-        "$": r"\$",
-        "{": r"\{",
-        "}": r"\}",
-        "^": r"\^{}",
-        "~": r"\~{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-    }
-)
-
-
-def _tex(text: str) -> str:
-    return text.translate(_TEX)
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
@@ -169,16 +121,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> list[Path]:
-    """Write ``proofs_check.{json,md,tex}``. Each file is renamed into place, so that none is ever incomplete."""
-    writers: dict[str, Callable[[], str]] = {
-        "proofs_check.json": lambda: to_json(rows, **run),
-        "proofs_check.md": lambda: to_markdown(rows),
-        "proofs_check.tex": lambda: to_latex(rows),
-    }
-    for name, text in writers.items():
-        write_text(folder / name, text())
-    return [folder / name for name in writers]
+def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> None:
+    """Write ``proofs_check.json``. It is renamed into place, so that it is never incomplete."""
+    write_text(folder / "proofs_check.json", to_json(rows, **run))
 
 
 def check_output(folder: Path) -> None:
@@ -189,9 +134,4 @@ def check_output(folder: Path) -> None:
     UserError
         If ``folder`` is such a folder, or a file.
     """
-    ours = {
-        "proofs_check.json": '"exit_status"',
-        "proofs_check.md": to_markdown([]),
-        "proofs_check.tex": to_latex([]).splitlines()[0],
-    }
-    refuse_foreign(folder, ours, "fspo check", "--output")
+    refuse_foreign(folder, {"proofs_check.json": '"exit_status"'}, "fspo check", "--output")

@@ -13,7 +13,6 @@ from analysis.doctor import admit
 from analysis.importing import convert, names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
-from proofs_check.tools import log_rows as checked
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
@@ -87,7 +86,7 @@ def test_lists_of_log_columns_name_columns_of_the_schema():
         "prompt_length",
         "total_length",
     }
-    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT, checked.NEEDED):
+    for listed in (admit.READ, admit.IDS, usable.ROW_COLUMNS, usable.LEARNT):
         assert set(listed) <= set(LOG_COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
     assert set(names.COLUMNS) - set(LOG_COLUMNS) == others

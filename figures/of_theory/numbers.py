@@ -129,8 +129,7 @@ def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     for i in range(24):
         bandit = make_bandit(rng, step=(0.02, 0.05, 0.1, 0.3)[i % 4])
         for name in PRESETS:
-            p, g, clipped, a = strata(bandit, calibrated(bandit, name, (0.99, 0.95)[i % 2]))
-            yield row("policy", Strata.of_gradients(p, g, clipped, a))
+            yield row("policy", Strata(*strata(bandit, calibrated(bandit, name, (0.99, 0.95)[i % 2]))))
     for rho in [*np.geomspace(1e-4, 0.1, 7), *np.linspace(0.2, 0.9, 8), 0.99, 0.999]:
         yield row("T7s", sharp_strata(float(rho)))
 

@@ -143,14 +143,12 @@ def cosine_lemma(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -
         Share of each stratum among responses with A != 0 (normalised here), and the acceptance by which its clipped
         gradient is normalised: the update acceptance for drop, the weight acceptance for truncate and cap.
     g, clipped : arrays (K, D)
-        Mean gradient of each stratum, E[w A psi | stratum], and mean clipped gradient, E[M w A psi | stratum], which
-        must be 0 where a is 0.
+        Mean gradient of each stratum, E[w A psi | stratum], and mean clipped gradient, E[M w A psi | stratum].
 
     Raises
     ------
     UserError
-        If nothing is accepted, the mean of g is 0, an entry is not finite, shapes differ, or a stratum with a = 0 has
-        a clipped gradient.
+        If nothing is accepted, the mean of g is 0, an entry is not finite, or shapes differ.
     """
     a, (g, clipped) = _checked(p, a, g, clipped)
     (found,) = cosine_lemmas(np.asarray(p, np.float64), a[None], g, clipped[None])
@@ -188,20 +186,16 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
         shares, r, mean = relative(p, a)
         total, total_clipped = shares @ g, shares @ clipped
         norm, clipped_norm = np.linalg.norm(total), np.linalg.norm(total_clipped, axis=1)
-        delta = np.zeros_like(clipped)
-        np.divide(clipped, a[..., None], out=delta, where=a[..., None] > 0)
-        np.subtract(delta, g, out=delta, where=a[..., None] > 0)
-        share = shares * (1 + r)
-        e_len, e_in = (shares * r) @ g, (share[:, None] @ delta)[:, 0]
+        lost = shares[:, None] * (clipped - a[..., None] * g) / mean[:, None, None]
+        e_len, e_in = (shares * r) @ g, lost.sum(axis=1)
         kappa_inf, kappa_2 = length_constants(shares, g)
         kappa_inf, kappa_2 = kappa_inf / norm, kappa_2 / norm
-        eta = np.sum(share * np.linalg.norm(delta, axis=2), axis=1) / norm
+        eta = np.linalg.norm(lost, axis=2).sum(axis=1) / norm
         residual = np.linalg.norm(total_clipped / mean[:, None] - (total + e_len + e_in), axis=1) / norm
         size = np.abs(r)
         errors = np.max(size[:, shares > 0], axis=1, initial=0.0), size @ shares, np.sqrt(r**2 @ shares), mean
         norms = clipped_norm * norm
         cosines = np.where(norms > 0, total_clipped @ total / norms, np.nan)
-    outside = np.any((a == 0) & np.any(clipped != 0, axis=2), axis=1)
     sound = np.all(np.isfinite(r), axis=1) & np.isfinite(norms)
     for i in range(len(a)):
         try:
@@ -209,10 +203,6 @@ def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[
                 _checked(p, a[i], g, clipped[i])
             if not norm > 0:
                 raise UserError("g = 0: the unclipped gradient vanishes, so no cosine is defined")
-            if outside[i]:
-                raise UserError(
-                    "a stratum with a(l) = 0 has a clipped gradient: choose another normaliser (b for truncate)"
-                )
             if not (math.isfinite(kappa_inf) and math.isfinite(kappa_2) and math.isfinite(eta[i])):
                 raise UserError(
                     "gradients overflow or g vanishes beside them: divide them by a constant, or look for bad rows"

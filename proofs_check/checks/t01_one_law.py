@@ -17,7 +17,7 @@ from proofs_check.models import (
     ScaledGamma,
     ScaledStudent,
 )
-from proofs_check.tools.compare import alike, all_of, equal, shares
+from proofs_check.tools.compare import alike, all_of, equal
 from proofs_check.tools.laws import (
     Discrete,
     Law,
@@ -132,20 +132,3 @@ def simulated(
     """Draws of normal, skewed and heavy-tailed S, 4 to 4,096 tokens, through the rule: every length alike."""
     rule = band(**({"c_lo": 0.03, "c_hi": 0.045, "drift": "kl"} | wrong))  # type: ignore[arg-type]
     return all_of(*(alike(band_counts(rng, rule, model, GRID, draws), draws) for model in models))
-
-
-@check("T1", Method.SIMULATED, "fractional noise: Phi(c l^(1/2-H)/sigma), and c l^H is fair", "of a(l)", 0.02)
-@near_miss("formula of H = 1/2", formula=0.5)
-@near_miss("H off by .01", formula=0.64)
-def fractional(rng: np.random.Generator, formula: float | None = None, draws: int = 100_000) -> Test:
-    """Draws of fractional noise, H = .35 and .65: the sqrt band accepts Phi(c l^(1/2-H)/sigma), which changes with l,
-    and the band of half-width c l^H the same share at every length.
-    """
-    tests = []
-    for hurst in (0.35, 0.65):
-        model = FractionalNoise(MU, SIGMA, hurst)
-        growth = GRID ** (0.5 - (hurst if formula is None else formula)) / SIGMA
-        stated = special.ndtr(0.045 * growth) - special.ndtr(-0.03 * growth)
-        tests.append(shares(band_counts(rng, band(0.03, 0.045, drift="kl"), model, GRID, draws), draws, stated))
-        tests.append(alike(band_counts(rng, band(0.03, 0.03, hurst, "kl"), model, GRID, draws), draws))
-    return all_of(*tests)

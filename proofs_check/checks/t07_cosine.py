@@ -173,8 +173,7 @@ def policies(rng: np.random.Generator, rho: Rho = stated) -> Test:
         for name in PRESETS:
             rule = calibrated(bandit, name, (0.99, 0.95, 0.85)[i % 3])
             for outside in OF_CLIP_RULES:
-                p, g, clipped, a = strata(bandit, replace(rule, outside=outside))
-                cases.append(Strata.of_gradients(p, g, clipped, a))
+                cases.append(Strata(*strata(bandit, replace(rule, outside=outside))))
     return below(cases, rho, 10)
 
 
@@ -214,5 +213,5 @@ def simulated(rng: np.random.Generator, rho: Rho = stated, draws: int = 1_500) -
         terms = (A * applied.weight)[:, None] * scores
         g, clipped = (x.reshape(4, draws, 3).mean(axis=1) for x in (terms, applied.multiplier[:, None] * terms))
         a = applied.multiplier.reshape(4, draws).mean(axis=1)
-        cases.append(Strata.of_gradients(np.full(4, 0.25), g, clipped, a))
+        cases.append(Strata(np.full(4, 0.25), g, clipped, a))
     return below(cases, rho, 8)

@@ -22,7 +22,7 @@ from proofs_check.models import (
     matching_means,
 )
 from proofs_check.tools.compare import alike, all_of, at_most, beside, equal, holds, means, shares
-from proofs_check.tools.laws import Discrete, normal_share
+from proofs_check.tools.laws import normal_share
 from proofs_check.tools.policy import make_bandit, strata, token_log_probs
 from proofs_check.tools.settings import GRID, MU, SIGMA
 
@@ -56,33 +56,6 @@ def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True
             stated.append(theory.update_acceptance(positive, high, low, far if beyond else 0.0))
             exact.append(a[k])
     return equal(stated, exact, 1e-11)
-
-
-@check("T9", Method.ATTACKED, "(a) symmetric laws, any shares of A > 0: exact counts", "of the upper range", 0.2)
-@near_miss("dual clip", dual=2.0)
-@near_miss("law not symmetric", mirrored=False)
-@near_miss("S larger by 1/8 sqrt(L) where A > 0", shift=1)
-def exact_counts(rng: np.random.Generator, dual: float | None = None, mirrored: bool = True, shift: int = 0) -> Test:
-    """Laws of a few values in eighths, lengths that are powers of 4: accepted counts are whole numbers."""
-    cases = [(Discrete.draw(rng), int(rng.integers(1, 13)), rng.integers(0, 9, 5)) for _ in range(300)]
-
-    def test(x: float) -> Outcome:
-        broken = 0
-        for law, c, positive in cases:
-            z = np.concatenate([law.values, -law.values if mirrored else law.values])
-            half, kept = c / 8 + 1 / 16, []
-            rule = Rule("sqrt", half, half * (1 + x), drift="kl", dual=dual)
-            for length, share in zip(4.0 ** np.arange(5), positive.tolist(), strict=True):
-                total = 0
-                for sign, part in ((1.0, share), (-1.0, 8 - share)):
-                    S = (z + (shift / 8 if sign > 0 else 0.0)) * math.sqrt(length) - 3 / 8 * length
-                    held = rule.apply(S, np.full(z.size, length), np.full(z.size, sign), -3 / 8).multiplier == 1
-                    total += part * int(np.tile(law.weights, 2) @ held)
-                kept.append(total)
-            broken += max(kept) != min(kept)
-        return Outcome(0.5 - broken, "laws, exact counts", note=f"{broken} of {len(cases)} laws break it")
-
-    return test
 
 
 @check("T9", Method.SIMULATED, "(a) drawn: alike under the hypotheses, by the formula without them", "of a_upd", 0.03)

@@ -17,18 +17,14 @@ from fspo import theory
 from fspo.rules import Rule
 from fspo.theory import Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
-from proofs_check.models import FractionalNoise, GaussianTokens, ScaledGamma, ScaledStudent
-from proofs_check.models.scaled import ScaleFamily
+from proofs_check.models import FractionalNoise, ScaledGamma
 from proofs_check.tools.compare import alike, all_of, beside, equal, holds, shares
 from proofs_check.tools.laws import Discrete, Law, accepted, gamma_law, logistic, mask, student
 from proofs_check.tools.settings import DIGITS, GRID, SIGMA
 from proofs_check.tools.tails import (
     FAR_TAILS,
-    JUMP,
     LAWS,
-    LONG,
     NORMAL,
-    SHORT,
     STILL,
     STUDENT,
     FarTail,
@@ -37,7 +33,6 @@ from proofs_check.tools.tails import (
     in_steps,
     inverse,
     jumps_exponent,
-    jumps_quantile,
     log_logistic,
     scaled,
 )
@@ -253,34 +248,6 @@ def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, li
     return beside(lambda x: holds(1e-3 - np.abs(last + x), "of beta"), holds(nearer, "part of the distance"))
 
 
-@check("T10", Method.CLOSED, "(d) gamma less H is beta over the tail's local power, and shrinks", "of gamma - H", 0.02)
-@near_miss("hazard in the place of the power", of_density=True)
-@near_miss("grows as alpha rises", rises=True)
-def local_power(rng: np.random.Generator, of_density: bool = False, rises: bool = False) -> Test:
-    """k(x) = x F'(x)/(1 - F(x)) by differentiation with 50 digits at both edges; for these laws k rises."""
-    inverse, ends, distances = [], [], []
-    for law in LAWS:
-        for ratio_of_v in (0.6, 0.99, 1.01, 1.7):
-            first, between = rng.uniform(0.5, 0.58), float(np.exp(rng.uniform(1, 6)))
-            v = np.array([first, first * ratio_of_v])
-            beta, path = math.log(ratio_of_v) / math.log(between), []
-            for alpha in (0.86, 0.93, 0.97, 0.995):
-                above = fair_exponent(law.quantile, v, (2.0, 2 * between), alpha, 0.5) - 0.5
-                with mp.workdps(DIGITS):
-                    z = [law.quantile(1 - (1 - alpha) / share) for share in v]
-                    k = [float(-mp.diff(law.log_tail, mp.log(one)) / (one if of_density else 1)) for one in z]
-                inverse.append(beta / above)
-                ends.append((min(k), max(k)))
-                path.append(abs(above))
-            distances += list(np.diff(path) if rises else -np.diff(path))
-    low, high, found = np.array(ends)[:, 0], np.array(ends)[:, 1], np.array(inverse)
-
-    def test(x: float) -> Outcome:
-        return holds([*(found / (1 + x) - low), *(high - found / (1 + x))], "power within its ends", 1e-9)
-
-    return beside(test, holds(distances, "step towards H"))
-
-
 @check("T10", Method.ATTACKED, "(e) update acceptance of two signs under drop, exact counts", "of the upper edge", 0.2)
 @near_miss("alike only where both signs are cut alike", either=False)
 @near_miss("mask in the place of drop", outside="mask")
@@ -343,35 +310,3 @@ def sqrt_band(
     tests = [shares(applied.in_band.sum(axis=0), draws, 1 - v * both)]
     tests.append(shares((~cut).sum(axis=0), draws, 1 - v * (1 - theory.update_acceptance(0.6, t_plus, t_minus))))
     return all_of(*tests, *(alike((~cut & of).sum(axis=0), of.sum(axis=0)) for of in (A != 0, A > 0, A < 0)))
-
-
-@check("T10", Method.SIMULATED, "(a), (c) drawn: stated exponents accept 80 and 85 % at both lengths", "of alpha", 0.02)
-@near_miss("gamma = H", at_H=True)
-@near_miss("exponent of 90 % accepted", exponent_of=0.9)
-@near_miss("exponent of 50 % for rare moves", rare=0.5)
-def stated_exponent(
-    rng: np.random.Generator, at_H: bool = False, exponent_of: float = 0.8, rare: float = 0.85, draws: int = 100_000
-) -> Test:
-    """A part moves by fractional noise, Student's or a skewed law with unlike ranges; and tokens that rarely move."""
-    lengths, v, tests = np.array([32.0, 1024]), np.array([0.4, 0.85]), []
-    laws: tuple[tuple[ScaleFamily, float], ...] = (
-        (FractionalNoise(0.0, SIGMA, hurst=0.65), 0.65),
-        (ScaledStudent(0.0, SIGMA, df=3.0), 0.5),
-        (ScaledGamma(0.0, SIGMA, shape=2.0), 0.5),
-        (GaussianTokens(0.0, SIGMA), 0.5),
-    )
-    c_lo, c_hi = 0.9 * SIGMA, 1.3 * SIGMA
-    for model, H in laws:
-        quantile = inverse(lambda x, model=model: float(model.cdf(c_hi * x, 1.0) - model.cdf(-c_lo * x, 1.0)))
-        gamma = H if at_H else fair_exponent(quantile, v, lengths, exponent_of, H)
-        f = quantile(1 - 0.2 / float(v[0])) * float(lengths[0]) ** (H - gamma)
-        n = np.broadcast_to(lengths, (draws, 2))
-        S = np.where(rng.random(n.shape) < v, model.sample(rng, n), 0.0)
-        kept = Rule("power", f * c_lo, f * c_hi, gamma=gamma).apply(S, n, np.ones_like(n)).in_band
-        tests.append(shares(kept.sum(axis=0), draws, 0.8))
-    gamma = jumps_exponent(rare)
-    n = np.broadcast_to([float(SHORT), float(LONG)], (draws, 2))
-    c = float(jumps_quantile(0.85, SHORT)) / SHORT**gamma
-    R = np.sqrt(rng.binomial(n.astype(int), JUMP)) * rng.standard_normal(n.shape)
-    kept = Rule("power", c, c, gamma=gamma, outside="mask", on="engine").apply(R, n, np.ones_like(n)).multiplier == 1
-    return all_of(*tests, shares(kept.sum(axis=0), draws, 0.85))

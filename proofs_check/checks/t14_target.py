@@ -20,18 +20,16 @@ from proofs_check.models import (
     GaussianTokens,
     Heteroscedastic,
     LogRatioModel,
-    MarkovTokens,
     ScaledStudent,
     matching_means,
 )
-from proofs_check.tools.compare import all_of, at_most, close, means
+from proofs_check.tools.compare import all_of, at_most, means
 from proofs_check.tools.settings import MU, SIGMA
 
 TARGET, LENGTHS = 0.8, 4.0 ** np.arange(2, 6)
 MODELS = (
     GaussianTokens(MU, SIGMA),
     AutoregressiveTokens(MU, SIGMA, 0.6),
-    MarkovTokens(MU, SIGMA, persistence=0.9, share=0.2, mean_part=0.7, noise_ratio=3.0),
     ScaledStudent(MU, SIGMA, df=3.0),
     Heteroscedastic(MU, SIGMA, beta=0.15),
     FractionalNoise(MU, SIGMA, hurst=0.65),
@@ -104,29 +102,10 @@ def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 
     return at_most(values, bounds, 1e-9)
 
 
-@check("T14", Method.CLOSED, "log(range) moves by the sum of G_t (target - a_t)", "of the gains", 1e-6)
-@near_miss("gains 1/t", power=1.0)
-def telescoping(rng: np.random.Generator, power: float = 0.5) -> Test:
-    """log(range) moves by the sum of G_t (target - a_t), with G_t = max(1/2, 1/sqrt(t)). x: of the gains."""
-    moved, found = [], []
-    for _ in range(30):
-        online, model, start = OnlineRule(template("range")), GaussianTokens(MU, SIGMA), 0.0
-        m, steps = online.template.centre(matching_means(model)), 0.0
-        for t in range(60):
-            S, n = drawn(rng, GaussianTokens(MU, SIGMA * math.exp(0.02 * t)), 64)
-            if t:
-                steps += max(0.5, t**-power) * (TARGET - online.rule.apply(S, n, np.ones(64), m).in_band.mean())
-            online.observe(S, n, np.ones(64), m)
-            start = online.state["log_scale"] if t == 0 else start
-        moved.append(steps)
-        found.append(online.state["log_scale"] - start)
-    return lambda x: close(np.array(moved) * (1 + x) + 10, np.array(found) + 10, 1e-10)
-
-
 @check("T14", Method.SIMULATED, "learnt bands accept the target where a power of L scales S", "of the target", 0.03)
 @near_miss("another target by .02", adapts=("range",), target=TARGET + 0.02)
-@near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS[4])
-@near_miss("range alone, fractional noise", adapts=("range",), model=MODELS[5])
+@near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS[3])
+@near_miss("range alone, fractional noise", adapts=("range",), model=MODELS[4])
 def learnt(
     rng: np.random.Generator, adapts: tuple[str, ...] = ("range", "exponent"), model: LogRatioModel | None = None,
     target: float = TARGET, chains: int = 40,

@@ -26,7 +26,7 @@ def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = Fa
     Outcome
         Margin 0 if all are proved as reviewed, else minus the number of those that are not, so that the check fails.
         For a near miss the margin is -1 if the negations are proved, else 0. ``not_run``
-        says so if there is no Coq. ``details`` holds the statements as Coq prints them.
+        says so if there is no Coq.
     """
     known = reviewed()
     try:
@@ -39,8 +39,7 @@ def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = Fa
     if refuted:
         return Outcome(0.0 if other else -1.0, "near misses refuted")
     note = f"not as reviewed in statements.txt: {', '.join(other)}" if other else found[AXIOMS][:200]
-    details = "\n".join(f"{name}: {found[name]}" for name in (*theorems, AXIOMS) if name in found)
-    return Outcome(-float(len(other)), "theorems not as reviewed", note=note, details=details)
+    return Outcome(-float(len(other)), "theorems not as reviewed", note=note)
 
 
 def _check(statement: str, name: str, theorems: Sequence[str], near_misses: Mapping[str, str]) -> Check:

@@ -17,8 +17,6 @@ from fspo import theory
 from fspo.theory import Floats
 from proofs_check.models.base import numbers_of
 
-_BLOCK = 1 << 14  # draws made at a time: few enough to stay in the processor's cache while they are scaled and shifted
-
 
 @dataclass(frozen=True)
 class ScaleFamily:
@@ -30,9 +28,9 @@ class ScaleFamily:
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n
 
-    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        """Fill the contiguous array ``out`` with draws of Z, the standard variable in S = mu L + scale(L) Z."""
-        rng.standard_normal(out=out)
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """Return draws of Z, the standard variable in S = mu L + scale(L) Z."""
+        return rng.standard_normal(shape)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.ndtr(z)
@@ -53,20 +51,9 @@ class ScaleFamily:
         return np.broadcast_to(self._standard_cdf(z), shape)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length.
-
-        Long arrays are filled in blocks that fit into the processor's cache.
-        """
-        n = np.atleast_1d(numbers_of(lengths))
-        S = np.empty(np.shape(lengths))
-        rows = np.atleast_1d(S)
-        step = max(1, _BLOCK // (rows.size // len(rows)))
-        for start in range(0, len(rows), step):
-            part, of = rows[start : start + step], n[start : start + step] if len(n) > 1 else n
-            self._fill(rng, part)
-            part *= np.sqrt(self._variance(of))
-            part += self.mu * of
-        return S
+        """Draw one log-ratio S for each length."""
+        n = numbers_of(lengths)
+        return self.mu * n + np.sqrt(self._variance(n)) * self._draw(rng, np.shape(lengths))
 
 
 @dataclass(frozen=True)
@@ -114,10 +101,8 @@ class ScaledGamma(ScaleFamily):
     shape: float = 1.0
     sign: int = -1
 
-    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        rng.standard_gamma(self.shape, out=out)
-        out -= self.shape
-        out *= self.sign / math.sqrt(self.shape)
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return (rng.standard_gamma(self.shape, shape) - self.shape) * (self.sign / math.sqrt(self.shape))
 
     def _standard_cdf(self, z: Floats) -> Floats:
         total = np.maximum(self.sign * z * math.sqrt(self.shape) + self.shape, 0.0)
@@ -135,9 +120,8 @@ class ScaledStudent(ScaleFamily):
 
     df: float = 5.0
 
-    def _fill(self, rng: np.random.Generator, out: Floats) -> None:
-        out[...] = rng.standard_t(self.df, out.shape)
-        out *= math.sqrt((self.df - 2) / self.df)
+    def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return rng.standard_t(self.df, shape) * math.sqrt((self.df - 2) / self.df)
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.stdtr(self.df, z * math.sqrt(self.df / (self.df - 2)))
@@ -151,14 +135,6 @@ class Heteroscedastic(ScaleFamily):
 
     beta: float = 0.1
     l0: float = 100.0
-
-    def scale_error(self, lengths: ArrayLike) -> Floats:
-        """Return beta log(l / l0) for each length l: the logarithm of the scale at l over sigma, the scale at l0.
-
-        T3's tau is the largest absolute value of these numbers.
-        """
-        n = numbers_of(lengths)
-        return np.broadcast_to(self.beta * np.log(n / self.l0), np.shape(lengths))
 
     def _variance(self, n: Floats) -> Floats:
         return self.sigma**2 * n * (n / self.l0) ** (2 * self.beta)
@@ -185,7 +161,6 @@ class FractionalNoise(ScaleFamily):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length), by circulant embedding (Davies and Harte 1987)."""
-        draws, length = (draws, length)
         row = self.autocovariance(np.arange(length + 1))
         circle = np.concatenate([row, row[-2:0:-1]])
         # The eigenvalues of the circulant covariance matrix are >= 0; rounding may make them slightly negative.

@@ -164,7 +164,7 @@ class MarkovTokens(_Tokens):
     """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
     and 1 (T4).
 
-    ``sigma`` is the long-run scale. Given the number of tokens in state 1, S is Gaussian.
+    ``sigma`` is the long-run scale.
 
     Parameters
     ----------
@@ -219,36 +219,15 @@ class MarkovTokens(_Tokens):
         double_sum = n * (1 + k) / (1 - k) - 2 * k * (1 - k**n) / (1 - k) ** 2
         return self.within * n + self.between * double_sum
 
-    def _given(self, ones: Floats, n: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation of S given how many of its tokens were drawn in state 1 of the
-        Markov chain.
-        """
-        (m0, m1), (v0, v1) = self.state_means, self.state_variances
-        return m0 * (n - ones) + m1 * ones, np.sqrt(v0 * (n - ones) + v1 * ones)
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """Draw the token log-ratios of responses, (draws, length)."""
+        state, s = rng.random(draws) < self.share, np.empty((draws, length))
+        for t in range(length):
+            mean, variance = (np.where(state, two[1], two[0]) for two in (self.state_means, self.state_variances))
+            s[:, t] = mean + np.sqrt(variance) * rng.standard_normal(draws)
+            state ^= rng.random(draws) < np.where(state, self.leaving[1], self.leaving[0])
+        return s
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length. One random number is drawn for each visit of the Markov chain to a
-        state (a run of tokens in it), not for each token.
-        """
-        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
-        mean, scale = self._given(self.sample_occupation(rng, n), n)
-        return mean + scale * rng.standard_normal(n.shape)
-
-    def sample_occupation(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw how many tokens of each response are in state 1 of the Markov chain. The numbers of tokens that the
-        chain stays in a state are geometric.
-        """
-        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths)).astype(np.int64)
-        ones = np.zeros(n.size, np.int64)
-        start = rng.random(n.size) < self.share
-        for first in (0, 1):
-            rows, state = np.nonzero(start == first)[0], first
-            left = n.ravel()[rows]
-            while rows.size:
-                visit = np.minimum(rng.geometric(self.leaving[state], rows.size), left)
-                if state == 1:
-                    ones[rows] += visit
-                left -= visit
-                going = left > 0
-                rows, left, state = rows[going], left[going], 1 - state
-        return ones.reshape(n.shape).astype(np.float64)
+        """Draw one log-ratio S for each length, token by token."""
+        return TokenByToken(self).sample(rng, lengths)

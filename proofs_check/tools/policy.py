@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-import mpmath as mp
 import numpy as np
 
 from fspo.base.errors import UserError
@@ -65,12 +64,6 @@ def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
 def next_symbol(theta: Floats) -> Floats:
     """Return the policy's probabilities of the next symbol by position and previous symbol, from logits ``theta``."""
     return np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
-
-
-def exact_next_symbol(theta: np.ndarray) -> np.ndarray:
-    """Return what `next_symbol` returns, in mpmath's working precision: an object array of theta's shape."""
-    table = np.array([mp.exp(mp.mpf(float(x))) for x in theta.ravel()], dtype=object).reshape(theta.shape)
-    return table / table.sum(axis=2, keepdims=True)
 
 
 def scores(theta: Floats, responses: PolicyResponses) -> Floats:
@@ -187,19 +180,15 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi
 
 
-def strata(
-    bandit: Bandit, rule: Rule, rows: np.ndarray | None = None, normaliser: str | None = None
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return share, mean true gradient, mean clipped gradient and acceptance of each length. They are taken over all
-    responses, each weighted by its probability, or over a sample if ``rows`` gives the indices of its responses.
+def strata(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return share, mean true gradient, mean clipped gradient and acceptance of each length, over all responses, each
+    weighted by its probability.
 
-    Only responses with A != 0 count, so the shares may add up to less than 1. ``normaliser`` names the kind of
-    acceptance; unless given, it is the update acceptance for drop and the weight acceptance for truncate and cap
-    (docs/theory.md sections 1 and 5).
+    Only responses with A != 0 count, so the shares may add up to less than 1. The acceptance is the update acceptance
+    for drop and the weight acceptance for truncate and cap (docs/theory.md sections 1 and 5).
     """
-    drawn = bandit.p_old if rows is None else np.bincount(rows, minlength=bandit.advantages.size) / len(rows)
-    keep = np.flatnonzero((bandit.advantages != 0) & (drawn > 0))
-    mass = drawn[keep]
+    keep = np.flatnonzero(bandit.advantages != 0)
+    mass = bandit.p_old[keep]
     S, A, lengths = bandit.log_ratio[keep], bandit.advantages[keep], bandit.lengths[keep]
     applied = rule.apply(S, lengths, A, rule.centre(bandit.drift_stats()))
     psi = bandit.psi[keep]
@@ -211,8 +200,7 @@ def strata(
     member = member / p[:, None]
     g = member @ ((scale * applied.weight)[:, None] * psi)
     clipped = member @ ((scale * applied.clipped_weight)[:, None] * psi)
-    chosen = normaliser or ("update" if rule.outside == "drop" else "weight")
-    if chosen == "update":
+    if rule.outside == "drop":
         a = member @ applied.multiplier
     else:
         a = (member @ applied.clipped_weight) / (member @ applied.weight)

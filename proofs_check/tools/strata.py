@@ -13,25 +13,14 @@ from fspo.theory import Floats
 
 @dataclass(frozen=True)
 class Strata:
-    """Inputs of the cosine lemma for K strata: shares p and rates a (K,), true gradients g and errors delta (K, D). The
-    clipped gradient of a stratum is a (g + delta).
+    """Inputs of the cosine lemma for K strata: shares p and normalisers a (K,), mean true and clipped gradients (K, D).
+    The order of the first three is that of ``tools.policy.strata``.
     """
 
     p: Floats
-    a: Floats
     g: Floats
-    delta: Floats
-
-    @classmethod
-    def of_gradients(cls, p: Floats, g: Floats, clipped: Floats, a: Floats) -> Strata:
-        """Return strata with given mean true and clipped gradients (K, D); delta is 0 where a is 0."""
-        positive = (a > 0)[:, None]
-        return cls(p, a, g, np.where(positive, clipped / np.where(positive, a[:, None], 1.0) - g, 0.0))
-
-    @property
-    def clipped(self) -> Floats:
-        """Clipped gradient of each stratum, a (g + delta)."""
-        return self.a[:, None] * (self.g + self.delta)
+    clipped: Floats
+    a: Floats
 
     def lemma(self) -> theory.CosineLemma:
         """Return what ``fspo.theory`` computes for these strata."""
@@ -56,10 +45,9 @@ def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: 
     strata, the rest by their unequal rates.
     """
     e = rho * (np.array([-rho, math.sqrt((1 - rho) * (1 + rho))]) if orthogonal else np.array([0.0, 1.0]))
-    g, v = np.array([1.0, 0.0]), (1 - inside) * e / eps
-    return Strata(
-        np.array([0.5, 0.5]), np.array([1 + eps, 1 - eps]), np.stack([g + v, g - v]), inside * np.stack([e, e])
-    )
+    v, a = (1 - inside) * e / eps, np.array([1 + eps, 1 - eps])
+    g = np.array([1.0, 0.0]) + np.stack([v, -v])
+    return Strata(np.array([0.5, 0.5]), g, a[:, None] * (g + inside * e), a)
 
 
 def random_strata(rng: np.random.Generator) -> Strata:
@@ -86,5 +74,6 @@ def random_strata(rng: np.random.Generator) -> Strata:
         centre, noise = np.sign(centre), rng.integers(-2, 3, (K, D)).astype(float)
         p, a = np.ones(K), 1 + rng.integers(-2, 3, K) / 10
     g = centre + 10 ** rng.uniform(-2, 1) * noise
-    delta = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
-    return Strata(p / p.sum(), a, g, delta * (a[:, None] > 0))
+    lost = 10 ** rng.uniform(-4, 0.5) * rng.standard_normal((K, D)) * (rng.random() < 0.7)
+    beside = np.where(a > 0, a, 0.1 * p @ a * (rng.random() < 0.5))  # a rate of 0 allows a clipped gradient
+    return Strata(p / p.sum(), g, a[:, None] * g + beside[:, None] * lost, a)

@@ -174,7 +174,7 @@ def test_two_processes_give_the_same_rows_beside_a_check_outside_the_catalogue()
 
 def test_bad_requests_name_the_cure():
     with pytest.raises(UserError, match="--list"):
-        select(CHECKS, ["T11"], "finite identity")
+        select(CHECKS, ["T11"], "machine-proved")
     with pytest.raises(UserError, match="share one name"):
         run_checks([check(margin(1.0)), check(margin(1.0))])
 

@@ -36,8 +36,6 @@ def test_check_passes_and_near_misses_are_refuted(check):
     (row,) = frame.assemble([check], [frame.run_one(0, check, 5)])
     assert row.verdict is Verdict.PASS, row.note
     assert set(row.near_misses.values()) == {Verdict.FAIL}, row.near_misses
-    for theorem in check.run.keywords["theorems"]:
-        assert f"{theorem}: " in row.details
 
 
 def test_the_reviewed_statements_are_of_all_theorems_and_rest_on_coqs_reals_alone():
