@@ -14,33 +14,24 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.api import analyse
-from analysis.log.loading import load_run
-from analysis.rules.evaluate import TARGETS
-from analysis.stats.fair_exponent import fair_exponents
-from analysis.tables.columns import Interval
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file
 from fspo.base.options import parse
 from fspo.config import TrainConfig
-from fspo.gradlog import read_log
 from fspo.gradlog.files import log_paths, rollout_of
 from fspo.gradlog.run_folder import GRADLOG, MODEL
-from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.models.load import load_model
 from fspo.models.warmup import warm_up
 from fspo.rules import Ratio
 from fspo.sampling.vllm import write_weights
-from fspo.stats.clusters import dense, ratios
-from fspo.stats.intervals import mean_interval
 from fspo.train.trainer import Trainer
 from tests.fspo.sampling.vllm_server import serve
 
@@ -48,6 +39,8 @@ TABLE = Path(__file__).parent / "results" / "mismatch.csv"
 MASKS = ("mis", "geo-mask", "engine-sqrt")
 """The corrections that are compared, each at ranges that accept the shares ``TARGETS`` of every five rollouts."""
 EDGES = (1, 16, 32, 64, 128, 192, 265)
+FIRST = "subset == 'all' and use == 'first'"
+MASKED = f"rule in {MASKS} and outside == 'mask' and source == 'matched'"
 
 
 class Source(NamedTuple):
@@ -84,11 +77,10 @@ SOURCES = {
     "top_p": Source("E (top-p .95)", "engine", ("--sampling.top_p", "0.95"), rollouts=8),
     "stale1": Source("D (1 rollout)", "behaviour", ("--batch.staleness", "1"), rollouts=8, first=1),
     "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), rollouts=10, first=4),
+    "vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", "0"), rollouts=1, server="float32"),
 }
 UPDATE = "bfloat16"
 """Name in ``SOURCES`` of the run on which the update's ratio S is analysed too, not the mismatch alone."""
-CONTROL = {"vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", "0"), rollouts=1, server="float32")}
-"""A run whose sampler is another program at the trainer's precision: its mismatch is only rounding."""
 
 
 def trained(name: str, source: Source, output: Path, threads: int) -> Path:
@@ -122,6 +114,24 @@ def from_rollout(run: Path, first: int) -> Path:
     return part
 
 
+QUANTITIES: dict[str, tuple[str, str, str, Callable[[Any], Any]]] = {
+    "H": ("scaling", f"{FIRST} and sign == 'all'", "slope_2H", lambda slope: slope / 2),
+    "fair_95": ("scaling", f"{FIRST} and sign == 'all'", "fair_95", float),
+    "fair_85": ("scaling", f"{FIRST} and sign == 'all'", "fair_85", float),
+    "sd": ("moments", FIRST, "var_S", lambda variance: max(variance, 0.0) ** 0.5),
+    "mean_weight": ("moments", FIRST, "mean_weight", float),
+    "acceptance": ("acceptance", f"{MASKED} and subset == 'all' and measure == 'band'", "estimate", float),
+    "trend": ("trend", f"{MASKED} and subset == 'all' and measure == 'band'", "slope", float),
+    "LRE_2": ("lre", f"{MASKED} and subset == 'all' and measure == 'band' and norm == 'l2'", "estimate", float),
+    "cosine": ("cosine", f"{MASKED} and bin == -1", "estimate", float),
+    "bias2": ("population", f"{MASKED} and bin == -1 and quantity == 'bias2'", "estimate", float),
+    "mse": ("population", f"{MASKED} and bin == -1 and quantity == 'mse'", "estimate", float),
+}
+"""What is measured, by name: the table of the analysis, its rows, its column, and what becomes of the number. The first
+five describe the log-ratio: the exponent of its standard deviation, the fair exponents, its standard deviation (nats)
+and the mean of e^ratio. The others say what a correction of `MASKS` does at each target acceptance."""
+
+
 class MismatchRow(NamedTuple):
     """A row of the table.
 
@@ -130,15 +140,13 @@ class MismatchRow(NamedTuple):
     source : str
         The run and its log-ratio.
     quantity : str
-        What was measured: the exponent H of the standard deviation, the fair exponent, ``sd`` (nats), ``mean_weight``
-        of e^ratio, ``alike`` and ``cross`` (see the functions); of a mask its ``acceptance``, ``trend``, LRE_2, and
-        the ``cosine`` (same batch), squared bias and mean squared error of the masked update.
+        A name in `QUANTITIES`.
     mask : str
-        Name of a mask; "" if the quantity is of none.
+        Name of a correction; "" if the quantity is of none.
     target : float
-        Share that the mask accepts, NaN if there is no mask.
+        Share that the correction accepts, NaN if there is none.
     bin : str
-        Lengths, "all" for all together.
+        Lengths, such as "16-31", "all" for all together.
     estimate, ci_low, ci_high : float
         Value and ends of its interval, NaN where there is none.
     """
@@ -154,83 +162,15 @@ class MismatchRow(NamedTuple):
 
 
 def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
-    """Analyse one log-ratio of a run, which ``on`` names, and yield its rows of the table."""
+    """Yield what a log says about its log-ratio ``on``, and about the corrections unless that is the update's."""
     tables = analyse(run, edges=EDGES, on=on)
-    rows = load_run(run, on=on).rows.use("first")
-    scaling = tables["scaling"].query("subset == 'all' and use == 'first' and sign == 'all'")
-    (exponent,) = cells(scaling, "slope_2H")
-    yield MismatchRow(text, "H", "", math.nan, "all", *(end / 2 for end in exponent[1:]))
-    for target, found in zip(TARGETS, fair_exponents(rows, TARGETS), strict=True):
-        yield MismatchRow(text, "fair_exponent", "", target, "all", *found)
-    moments = tables["moments"].query("subset == 'all' and use == 'first'")
-    for place, *variance in cells(moments, "var_S"):
-        yield MismatchRow(text, "sd", "", math.nan, place, *np.sqrt(variance).tolist())
-    for place, *weight in cells(moments, "mean_weight"):
-        yield MismatchRow(text, "mean_weight", "", math.nan, place, *weight)
-    yield MismatchRow(text, "alike", "", math.nan, "all", *alike(run, on))
-    if on != "update":
-        yield MismatchRow(text, "cross", "", math.nan, "all", cross_term(run, on), math.nan, math.nan)
-        yield from of_masks(text, tables)
-
-
-def of_masks(text: str, tables: dict[str, pd.DataFrame]) -> Iterator[MismatchRow]:
-    """Yield what each correction of `MASKS` does to the update at each target acceptance."""
-    quantities = {
-        "acceptance": ("acceptance", "subset == 'all' and measure == 'band'", "estimate"),
-        "trend": ("trend", "subset == 'all' and measure == 'band'", "slope"),
-        "LRE_2": ("lre", "subset == 'all' and measure == 'band' and norm == 'l2'", "estimate"),
-        "cosine": ("cosine", "bin == -1 and rule != 'random'", "estimate"),
-        "bias2": ("population", "bin == -1 and quantity == 'bias2'", "estimate"),
-        "mse": ("population", "bin == -1 and quantity == 'mse'", "estimate"),
-    }
-    for target in TARGETS:
-        for mask in MASKS:
-            case = f"rule == '{mask}' and outside == 'mask' and source == 'matched' and target == {target}"
-            for quantity, (table, where, column) in quantities.items():
-                for place, *found in cells(tables[table].query(case).query(where), column):
-                    yield MismatchRow(text, quantity, mask, target, place, *found)
-
-
-def cells(table: pd.DataFrame, name: str) -> list[tuple[str, float, float, float]]:
-    """Return, for each row of a table, its bin, the value in column ``name`` and the two ends of its interval."""
-    prefix = "" if name in ("estimate", "slope", "slope_2H") else f"{name}_"
-    places = [
-        "all" if row.get("bin", -1) == -1 else span(row["bin_lo"], row["bin_hi"]) for row in table.to_dict("records")
-    ]
-    values = table[[name, f"{prefix}ci_low", f"{prefix}ci_high"]].astype(float).values.tolist()
-    return [(place, *found) for place, found in zip(places, values, strict=True)]
-
-
-def span(low: float, high: float) -> str:
-    """Return the text "3-7" for the bin [3, 8), which holds the whole numbers 3 to 7, and "3" for [3, 4)."""
-    return f"{low:.0f}-{high - 1:.0f}" if high > low + 1 else f"{low:.0f}"
-
-
-def alike(run: Path, on: Ratio) -> Interval:
-    """Return a number, with its interval, that says how the token log-ratios of a response depend on each other: about
-    1 if they are independent, more if they are positively correlated.
-
-    The number is the variance over responses of the log-ratio that ``on`` names, divided by the mean over responses of
-    the sum of squared token log-ratios.
-    """
-    ratio, squares = RATIO_COLUMNS[on].log_ratio, RATIO_COLUMNS[on].sum_sq
-    log = read_log(run, columns=[ratio, squares, "times_used", "rollout", "prompt_id"]).table.to_pandas()
-    log = log[(log.times_used == 0) & (log[squares] > 0)]
-    cluster = dense((log["rollout"] * 10_000_000 + log.prompt_id).to_numpy(np.int64))
-    values = (log[ratio] - log[ratio].mean()).to_numpy() ** 2
-    found = ratios(values, cluster, np.zeros(len(log), np.int64), 1, log[squares].to_numpy())
-    low, high = mean_interval(found.value[0], found.variance[0], found.clusters[0])
-    return Interval(float(found.value[0]), float(low), float(high))
-
-
-def cross_term(run: Path, on: Ratio) -> float:
-    """Return Var(S + E) / (Var S + Var E) (T13) over responses of the first epoch, logged after an update. E stands
-    here for the log-ratio that ``on`` names. The quotient is 1 if S and E are uncorrelated.
-    """
-    column = RATIO_COLUMNS[on].log_ratio
-    log = read_log(run, columns=["log_ratio", column, "times_used", "updates_since_rollout"]).table.to_pandas()
-    log = log[(log.times_used == 0) & (log.updates_since_rollout > 0)]
-    return float((log.log_ratio + log[column]).var() / (log.log_ratio.var() + log[column].var()))
+    for name, (table, where, column, of) in QUANTITIES.items():
+        prefix = "" if column in ("estimate", "slope", "slope_2H") else f"{column}_"
+        columns = [column, f"{prefix}ci_low", f"{prefix}ci_high"]
+        for row in tables[table].query(where).to_dict("records"):
+            place = "all" if row.get("bin", -1) == -1 else f"{row['bin_lo']:.0f}-{row['bin_hi'] - 1:.0f}"
+            found = (of(row[end]) for end in columns)
+            yield MismatchRow(text, name, row.get("rule", ""), row.get("target", math.nan), place, *found)
 
 
 def main() -> int:
@@ -239,14 +179,12 @@ def main() -> int:
     p.add_argument("--output", type=Path, default=Path("out/mismatch"), help="folder of the runs")
     p.add_argument("--threads", type=int, default=1, help="torch threads of the trainer")
     args = p.parse_args()
-    output = args.output.resolve()
-    runs = {name: trained(name, s, output, args.threads) for name, s in (SOURCES | CONTROL).items()}
-    rows = [row for name, s in SOURCES.items() for row in measured(s.text, from_rollout(runs[name], s.first), s.on)]
-    rows += measured("S (bfloat16 run)", runs[UPDATE], "update")
-    control = load_run(runs["vllm32"], on="engine").rows.use("first")
-    rows.append(
-        MismatchRow(CONTROL["vllm32"].text, "sd", "", math.nan, "all", float(control.S.std()), math.nan, math.nan)
-    )
+    rows: list[MismatchRow] = []
+    for name, source in SOURCES.items():
+        run = trained(name, source, args.output.resolve(), args.threads)
+        rows += measured(source.text, from_rollout(run, source.first), source.on)
+        if name == UPDATE:
+            rows += measured("S (bfloat16 run)", run, "update")
     with whole_file(TABLE) as path:
         pd.DataFrame(rows, columns=MismatchRow._fields).to_csv(path, index=False, float_format="%.5g")
     print(TABLE.read_text(encoding="utf-8"))
