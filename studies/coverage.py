@@ -1,7 +1,6 @@
 """How often the intervals of an analysis hold the true value, and where none is given.
 
     python -m studies.coverage > studies/results/coverage.csv    # 2,000 logs a design: a few minutes on one core
-    python -m studies.coverage --quick    # 1,000 logs of the sizes of `fspo reproduce --preset quick`
 
 In a simulated log each prompt shifts the length and the acceptance of all its responses: 60 % of the variance of
 log-length lies between prompts, and two responses to one prompt have correlated acceptances. The acceptance of each bin
@@ -86,10 +85,9 @@ class Design:
         return self.mean * (1 + self.lre * x / np.sqrt(p @ x**2))
 
 
-def designs(quick: bool) -> Iterator[Design]:
-    """Yield the designs: 40 prompts to 2,000, half to 99 % accepted, equal and unequal acceptances and bins; with
-    ``quick`` those of the size of ``fspo reproduce --preset quick``, of all its responses and of half of them."""
-    for prompts in (QUICK_PROMPTS, QUICK_PROMPTS // 2) if quick else (40, 120, QUICK_PROMPTS, 2000):
+def designs() -> Iterator[Design]:
+    """Yield the designs: 40 prompts to 2,000, half to 99 % accepted, equal and unequal acceptances and bins."""
+    for prompts in (40, 120, QUICK_PROMPTS, 2000):
         for mean in (0.5, 0.85, 0.95):
             for pattern, truth in (("trend", 0.0), ("trend", 0.02), ("one", 0.05)):
                 yield Design(prompts, 8, 6, True, mean, 0.2, pattern, truth)
@@ -169,10 +167,9 @@ def main() -> int:
     """Print the table as CSV; return 1 if an interval holds too rarely."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=int, default=2000, help="simulated logs of each design")
-    parser.add_argument("--quick", action="store_true", help="the sizes of the quick reproduction, 1,000 logs")
-    options = parser.parse_args()
-    writer, worst, number = csv.writer(sys.stdout), 1.0, 1000 if options.quick else options.logs
-    for i, design in enumerate(tqdm(list(designs(options.quick)), file=sys.stderr, disable=None)):
+    number = parser.parse_args().logs
+    writer, worst = csv.writer(sys.stdout), 1.0
+    for i, design in enumerate(tqdm(list(designs()), file=sys.stderr, disable=None)):
         found = simulate(design, number)
         if not i:
             writer.writerow([*Design.__dataclass_fields__, *found])

@@ -1,8 +1,8 @@
 """How often `fspo doctor` is right: its false alarms in sound runs, and the defects that it sees in spoilt logs.
 
-    python -m studies.doctor --runs FOLDER [--only power]
+    python -m studies.doctor --runs FOLDER
 
-Writes a part of studies/results/doctor.csv after the other. FOLDER holds the trained sound runs; those that it lacks
+Writes studies/results/doctor.csv. FOLDER holds the trained sound runs; those that it lacks
 are trained (half an hour on two cores).
 
 - ``false_alarms``: for each check, in how many of 200 simulated and 32 trained sound runs (seeds and settings fixed
@@ -20,7 +20,9 @@ import argparse
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +30,14 @@ import pandas as pd
 from tqdm import tqdm
 
 from analysis.doctor.examine import examine
-from analysis.doctor.findings import Severity
+from analysis.doctor.findings import Answer, Severity
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.rules import PRESETS
 from tests.analysis.doctor.defects import DEFECTS, SEVERITIES
 from tests.analysis.doctor.healthy import OPTIONS, SimulatedRun, ranged, train_run, write_simulated_run
-from tests.analysis.doctor.log_changes import rewritten
+from tests.analysis.doctor.log_changes import Change, rewritten
 
 TABLE = Path(__file__).parent / "results" / "doctor.csv"
 RULES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -94,9 +96,9 @@ class ErrorRate(NamedTuple):
     case : str
         The check with the kind of its sound runs, or the defect.
     size : str
-        Severity of the check's issue, or size of the defect.
+        Severity of the check's finding, or size of the defect.
     noticed, named, of : int
-        Logs with a (new) issue, logs in which the issue names the defect (-1 where nothing can be named), logs.
+        Logs with a (new) finding, logs in which the finding names the defect (-1 where nothing can be named), logs.
     """
 
     part: str
@@ -115,79 +117,65 @@ def train_missing(folder: Path) -> list[Path]:
     return [folder / name for name in TRAINED]
 
 
-def false_alarms(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
     """Yield a row for each check and severity that was found in a sound run, and one for any alarm at all."""
-    found: dict[str, list[Counter[tuple[str, str]]]] = {"simulated": [], "trained": []}
+    simulated = []
     for i, plan in enumerate(tqdm(HEALTHY, desc="sound runs")):
-        run = write_simulated_run(folder / "run", plan, FIRST_SEED + i)
-        found["simulated"].append(said(run))
+        run = write_simulated_run(folder / f"run{i}", plan, FIRST_SEED + i)
+        simulated.append(said(run))
         shutil.rmtree(run)
-    found["trained"] = [said(run) for run in train_missing(runs)]
-    for kind, of_kind in found.items():
+    for kind, of_kind in {"simulated": simulated, "trained": [said(run) for run in trained]}.items():
         for (check, severity), count in sum(of_kind, Counter()).items():
             yield ErrorRate("false_alarms", f"{kind}: {check}", severity, count, -1, len(of_kind))
         alarmed = sum(any(severity != Severity.INFO.label for _, severity in one) for one in of_kind)
         yield ErrorRate("false_alarms", f"{kind}: any check", "warning or worse", alarmed, -1, len(of_kind))
 
 
+@cache
 def said(run: Path) -> Counter[tuple[str, str]]:
     """Return the doctor's issues about a run: check and severity, each once."""
     return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).findings})
 
 
-def checks(run: Path) -> set[str]:
-    """Return the names of the checks that find something in a run."""
-    return {check for check, _ in said(run)}
+def new_findings(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
+    """Yield, for each sound log changed with its seed, the doctor's findings of checks that find nothing before."""
+    for base, seed in zip(bases, seeds, strict=False):
+        before = {check for check, _ in said(base)}
+        with tempfile.TemporaryDirectory() as folder:
+            made = rewritten(base, Path(folder) / "run", change, seed)
+            yield [answer for answer in examine(made).findings if answer.id not in before]
 
 
-def spoilt(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+def spoilt(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
     """Yield a row for each defect: in how many spoilt logs it is noticed, and in how many it is named rightly."""
-    train_missing(runs)
     bases = [write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED]
-    sound = {base: checks(base) for base in (*bases, *(runs / name for name in TRAINED_BASES))}
+    bases += [run for name in TRAINED_BASES for run in trained if run.name == name]
     for number, defect in enumerate(tqdm(DEFECTS, desc="defects")):
-        noticed = named = 0
-        for base, before in sound.items():
-            made = rewritten(base, folder / "spoilt", defect.change, number)
-            new = [answer for answer in examine(made).findings if answer.id not in before]
-            noticed, named = noticed + bool(new), named + defect.named_by(new)
-            shutil.rmtree(made)
-        yield ErrorRate("spoilt", defect.says, "", noticed, named, len(sound))
+        found = list(new_findings(bases, defect.change, repeat(number)))
+        noticed, named = sum(map(bool, found)), sum(map(defect.named_by, found))
+        yield ErrorRate("spoilt", defect.says, "", noticed, named, len(bases))
 
 
-def power(folder: Path, runs: Path) -> Iterator[ErrorRate]:
+def power(folder: Path) -> Iterator[ErrorRate]:
     """Yield a row for each kind of defect and each of its sizes: in how many of ``SEEDS`` spoilt logs it is noticed."""
-    sound = {}
-    for seed in range(FIRST_OF_POWER, FIRST_OF_POWER + SEEDS):
-        base = write_simulated_run(folder / str(seed), SHORT, seed)
-        sound[base] = checks(base)
+    bases = [write_simulated_run(folder / str(i), SHORT, FIRST_OF_POWER + i) for i in range(SEEDS)]
     for name, (sizes, make) in tqdm(SEVERITIES.items(), desc="kinds of defects"):
         for size in sizes:
-            noticed = 0
-            for seed, (base, before) in enumerate(sound.items()):
-                made = rewritten(base, folder / "made", make(size), seed)
-                noticed += bool(checks(made) - before)
-                shutil.rmtree(made)
+            noticed = sum(map(bool, new_findings(bases, make(size), range(SEEDS))))
             yield ErrorRate("power", name, f"{size:g}", noticed, -1, SEEDS)
 
 
-PARTS = {"false_alarms": false_alarms, "spoilt": spoilt, "power": power}
-
-
 def main() -> None:
-    """Compute the asked parts and put them in the place of their old rows in the table."""
+    """Compute the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the trained sound runs")
-    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS), help="parts to compute")
-    options = parser.parse_args()
-    table = pd.read_csv(TABLE, dtype={"size": str}, keep_default_na=False) if TABLE.exists() else pd.DataFrame()
-    for name in options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            new = pd.DataFrame(list(PARTS[name](Path(folder), options.runs)), columns=ErrorRate._fields)
-        table = pd.concat([table.query("part != @name"), new]) if len(table) else new
-        with whole_file(TABLE) as path:
-            table.to_csv(path, index=False)
-    print(table.to_csv(index=False))
+    trained = train_missing(parser.parse_args().runs)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [*false_alarms(folder, trained), *spoilt(folder, trained), *power(folder / "power")]
+    with whole_file(TABLE) as path:
+        pd.DataFrame(rows, columns=ErrorRate._fields).to_csv(path, index=False)
+    print(TABLE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from analysis.claims.catalogue import TASKS
-from analysis.claims.estimands import OFFLINE, Estimate, measure
+from analysis.claims.estimands import Estimate, measure
 from analysis.claims.verdicts import judge, write_claims
 from analysis.tables.columns import frame, names
 from figures import draw, layout, scales
@@ -81,16 +81,6 @@ def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
     known = tables["rollouts"]
     same = (known.task == run.task) & (known.runs == run.runs) & (known.seed == run.seed) & (known.rule == run.arm)
     return bool(same.any())
-
-
-def without(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
-    """Return the tables without the rows of a run."""
-    kept = {}
-    for name, table in tables.items():
-        own = (table.task == run.task) & (table.runs == run.runs) & (table.seed == run.seed)
-        # The rules in the rows of an unclipped run are those that are applied offline.
-        kept[name] = table[~(own if run.runs in OFFLINE else own & (table.rule == run.arm))]
-    return kept
 
 
 def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
@@ -330,14 +320,13 @@ def main() -> int:
     p.add_argument("runs", type=Path, nargs="*", help="output folders of the preset paper, such as out/paper")
     p.add_argument("--pretrained", type=Path, help="output folder of studies.pretrained")
     p.add_argument("--results", type=Path, default=RESULTS, help="folder of the published tables and figures")
-    p.add_argument("--again", action="store_true", help="measure runs again whose numbers are held already")
     args = p.parse_args()
     tables = read(args.results)
-    found = [run for run in finished(args.runs, args.pretrained) if args.again or not holds(tables, run)]
+    found = [run for run in finished(args.runs, args.pretrained) if not holds(tables, run)]
     if not found and not len(tables["rollouts"]):
         raise UserError("no finished run of the preset paper: name the folder OUTPUT/paper of fspo reproduce")
     for run in tqdm(found, desc="runs", unit="run", dynamic_ncols=True):
-        tables = add(without(tables, run), run)
+        tables = add(tables, run)
     publish(tables, args.results)
     return 0
 

@@ -13,7 +13,7 @@ from studies import coverage as study
 
 
 def test_a_design_has_the_acceptance_and_the_lre_that_it_says() -> None:
-    for design in study.designs(quick=False):
+    for design in study.designs():
         p, a = design.shares(), design.acceptance()
         assert p @ a == pytest.approx(design.mean)
         assert lre(p, a).l2 == pytest.approx(design.lre)
@@ -27,7 +27,7 @@ def test_a_design_has_the_acceptance_and_the_lre_that_it_says() -> None:
 def test_intervals_that_hold_too_rarely_end_with_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], factor: float
 ) -> None:
-    real, two = study.cluster_slope, list(islice(study.designs(quick=True), 2))
+    real, two = study.cluster_slope, list(islice(study.designs(), 2))
 
     def narrow(*args: object) -> object:
         found = real(*args)
@@ -35,7 +35,7 @@ def test_intervals_that_hold_too_rarely_end_with_status_1(
         return replace(found, ci_low=found.slope - half, ci_high=found.slope + half)
 
     monkeypatch.setattr(study, "cluster_slope", narrow)
-    monkeypatch.setattr(study, "designs", lambda quick: two)
+    monkeypatch.setattr(study, "designs", lambda: two)
     monkeypatch.setattr("sys.argv", ["coverage", "--logs", "100"])
     assert study.main() == (1 if factor < 1 else 0)
     head, *rows = capsys.readouterr().out.splitlines()

@@ -32,6 +32,6 @@ def test_a_large_defect_is_noticed_in_each_log_and_a_small_one_in_none(
     _, make = SEVERITIES[name]
     monkeypatch.setattr(study, "SEVERITIES", {name: ((0.0, 0.3), make)})
     monkeypatch.setattr(study, "SEEDS", 2)
-    small, large = study.power(tmp_path, tmp_path)
+    small, large = study.power(tmp_path)
     assert small == study.ErrorRate("power", name, "0", 0, -1, 2)
     assert large == study.ErrorRate("power", name, "0.3", 2, -1, 2)

@@ -266,15 +266,3 @@ def test_differences_are_paired_by_seed():
     assert (centre.rule, centre.less, centre.clip_rate) == ("centre drift kl", "centre 0", 0.05)
     assert centre.mean == pytest.approx(-0.75)  # -.5 and -1
     assert (dual.rule, dual.less, dual.mean) == ("rloo, dual clip", "rloo", pytest.approx(0.15))
-
-
-def test_a_run_that_is_measured_again_takes_no_other_arms_numbers(root):
-    runs = {run.arm: run for run in findings.finished([root], None) if run.runs == "stress"}
-    empty = {name: pd.DataFrame(columns=list(findings.names(row))) for name, row in findings.TABLES.items()}
-    tables = findings.add(findings.add(empty, runs["fspo"]), runs["none"])
-    again = findings.add(findings.without(tables, runs["fspo"]), runs["fspo"])
-    for name, table in tables.items():
-        keys = list(table.columns)
-        pd.testing.assert_frame_equal(
-            again[name].sort_values(keys, ignore_index=True), table.sort_values(keys, ignore_index=True)
-        )
