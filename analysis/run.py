@@ -34,12 +34,10 @@ from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
 from analysis.tables.summary import summarize
 from fspo.base.errors import UserError
-from fspo.base.processes import cores, in_processes
+from fspo.base.processes import in_processes
 from fspo.rules import Rule
 from fspo.stats.bins import Bins, make_bins
 
-MANY_SCORES = 20_000
-"""Number of scores from which on two processes read them faster than one."""
 Progress = Callable[..., None]
 """Type of a function that reports progress. It is called with the name of a part of the analysis, and the share of this
 part that was done since the last call (default 1).
@@ -103,32 +101,23 @@ TableRows = dict[str, list[Any]]
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """Make the tables that need scores; return them, the counts of scores and updates, and notes on unreadable scores.
-
-    If there are many scores (`MANY_SCORES`), two processes read them. Each process reads all scores and makes some of
-    the tables. The blocks cannot be divided between the processes, because a table gathers numbers over all blocks.
-    """
+    """Make the tables that need scores; return them, the counts of scores and updates, and notes on unreadable
+    scores."""
     key = RunKey.of(run)
-    cosines = CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width)
-    population = PopulationTable(key, bins, cases, width)
-    tables = {"cosine": cosines, "population": population, "lemma": LemmaTable(key, bins, cases)}
-
-    def collect(names: Sequence[str], _: Callable[[], None]) -> tuple[TableRows, dict[str, Any], Notes]:
-        counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
-        windows = ScoredWindows(run, bins, options.window)
-        for window in windows:
-            for name in names:
-                tables[name].add(window)
-            counts[window.use] += len(window.rows)
-            counts["updates"] += window.updates
-        counts |= {name: windows.notes.counts.get(name, 0) for name in LEFT_OUT}
-        return {name: tables[name].rows() for name in names}, counts, Notes(windows.notes.damage)
-
-    many = run.counts.get("scores_taken", 0) >= MANY_SCORES and cores() > 1
-    shares = [("cosine", "population"), ("lemma",)] if many else [tuple(tables)]
-    found = in_processes([partial(collect, names) for names in shares])
-    _, counts, notes = found[0]  # every process read all scores, so their counts and notes are equal
-    return {name: rows for part, *_ in found for name, rows in part.items()}, counts, notes
+    tables = {
+        "cosine": CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width),
+        "population": PopulationTable(key, bins, cases, width),
+        "lemma": LemmaTable(key, bins, cases),
+    }
+    counts: dict[str, Any] = {"first": 0, "reused": 0, "updates": 0}
+    windows = ScoredWindows(run, bins, options.window)
+    for window in windows:
+        for table in tables.values():
+            table.add(window)
+        counts[window.use] += len(window.rows)
+        counts["updates"] += window.updates
+    counts |= {name: windows.notes.counts.get(name, 0) for name in LEFT_OUT}
+    return {name: table.rows() for name, table in tables.items()}, counts, Notes(windows.notes.damage)
 
 
 def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.log.rows import Floats, Ints
+from analysis.log.rows import Floats
+from analysis.scores.products import UpdateGram
 from fspo.stats.clusters import totals
 from fspo.stats.intervals import t_quantile
 from fspo.theory import cap_of_least_error
@@ -21,18 +22,14 @@ class CapSums:
         self.sums: list[tuple[Floats, Floats, Floats, Floats]] = []
         self.weights: list[list[Floats]] = [[] for _ in range(number)]
 
-    def add(self, vectors: Floats, bins: Ints, cluster: Ints, weight: Floats) -> None:
-        """Add an update: its n vectors A psi (n, D), and the bin, the prompt and the weight of each response (n,)."""
-        k, code = self.number, cluster * self.number + bins
-        size = (int(cluster.max()) + 1) * k
-        rows = np.bincount(code, minlength=size).reshape(-1, k).astype(np.float64)
-        sums = np.zeros((size, len(vectors.T)))
-        np.add.at(sums, code, vectors)
-        sums = sums.reshape(-1, k, len(vectors.T))
-        whole, count = sums.sum(0), rows.sum(0)
-        across = whole @ whole.T - np.einsum("ckd,cld->kl", sums, sums)
-        squares = totals(bins, k, np.sum(vectors**2, axis=1))
-        self.sums.append((across, np.outer(count, count) - rows.T @ rows, squares, count))
+    def add(self, gram: UpdateGram, weight: Floats) -> None:
+        """Add an update: the inner products of its n vectors A psi, and the weights of its responses (n,)."""
+        k, bins = self.number, gram.bins
+        member = (bins[:, None] == np.arange(k)).astype(np.float64)
+        count = member.sum(0)
+        across = member.T @ gram.across @ member
+        pairs = np.outer(count, count) - gram.rows[:, :k].T @ gram.rows[:, :k]
+        self.sums.append((across, pairs, totals(bins, k, np.diagonal(gram.gram)), count))
         for b in range(k):
             self.weights[b].append(weight[bins == b])
 

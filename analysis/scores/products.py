@@ -22,7 +22,7 @@ _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
 """If a squared norm without one cluster is at most this share of the squared norm of all clusters, it is rounding error
 and counts as 0. A cosine that differs from 1 or -1 by at most this number counts as 1 or -1: the two updates are
-parallel."""
+parallel. A variance of a difference that is at most this share of the two variances counts as 0."""
 
 
 @dataclass
@@ -60,24 +60,50 @@ class Products:
 
 
 class UpdateGram:
-    """Inner products of the vectors A psi of one update's n responses, as a matrix (n, n).
+    """Inner products of sums of one update's n vectors A psi, by bin and over all bins, and without each prompt.
 
-    An update is a weighted sum of these vectors, so the inner product of any two updates follows from the matrix and
-    their weights: over all responses, by bin, and with each cluster deleted.
+    The products of all pairs of responses come from `products`, those of pairs of responses to different
+    prompts from `between`; the latter are free of bias for expected updates, as is `variance` (T11).
+
+    Parameters
+    ----------
+    gram : array (n, n)
+        Inner products of the responses' vectors A psi.
+    bins, cluster : int arrays (n,)
+        Bin (0..number-1) and prompt (from 0 without gaps) of each response.
     """
 
-    def __init__(self, vectors: Floats, bins: Ints, cluster: Ints, number: int) -> None:
-        self.number = number
-        self.clusters = int(cluster.max()) + 1
-        gram = vectors @ vectors.T
-        same_bin = bins[:, None] == bins[None, :]
-        same_cluster = cluster[:, None] == cluster[None, :]
-        self._grams = (gram, gram * same_cluster, gram * same_bin, gram * (same_bin & same_cluster))
-        n = len(bins)
-        self._by_cluster = np.zeros((self.clusters, n))
-        self._by_cluster[cluster, np.arange(n)] = 1.0
-        self._by_both = np.zeros((self.clusters * number, n))
-        self._by_both[cluster * number + bins, np.arange(n)] = 1.0
+    def __init__(self, gram: Floats, bins: Ints, cluster: Ints, number: int) -> None:
+        self.gram, self.bins, self.cluster = gram, bins, cluster
+        self.clusters, self.number = int(cluster.max()) + 1, number
+        code = cluster * number + bins
+        self._order = np.argsort(code, kind="stable")
+        self._codes, self._starts = np.unique(code[self._order], return_index=True)
+        rows = self._places(np.ones((len(bins), 1)))[..., 0]
+        self.rows = np.column_stack([rows, rows.sum(1)])  # (C, K+1)
+        within = cluster[:, None] == cluster
+        same = bins[:, None] == bins
+        # Pairs of responses in one bin, and all pairs: to different prompts, and to the same prompt.
+        self._pairs = [(np.where(within, 0.0, part), np.where(within, part, 0.0)) for part in (gram * same, gram)]
+        self.across = self._pairs[1][0]
+
+    def _places(self, values: Floats) -> Floats:
+        """Sum ``values`` (n, R) over the responses of each prompt in each bin, (C, K, R)."""
+        out = np.zeros((self.clusters * self.number, values.shape[1]))
+        out[self._codes] = np.add.reduceat(values[self._order], self._starts, axis=0)
+        return out.reshape(self.clusters, self.number, -1)
+
+    def _sums(self, left: Floats, right: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return three sums of left_i right_j <v_i, v_j> over pairs of responses, for each prompt, (C, K+1, R): i to
+        this prompt and j to another one, j to this prompt and i to another one, both to this prompt."""
+        found = []
+        for place, (between, within) in enumerate(self._pairs):
+            rows = left * (between @ right)
+            cols = rows if left is right else right * (between @ left)
+            parts = [self._places(part) for part in (rows, cols, left * (within @ right))]
+            found.append([part.sum(1, keepdims=True) for part in parts] if place else parts)
+        rows, cols, own = (np.concatenate(part, axis=1) for part in zip(*found, strict=True))
+        return rows, cols, own
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
         """Return the inner products of R pairs of updates, each a weighted sum of the vectors A psi of n responses.
@@ -87,39 +113,64 @@ class UpdateGram:
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The products by bin and overall, and the products with each cluster deleted, scaled up as in `Products`.
+            The products by bin and overall, and the products with each prompt deleted, scaled up as in `Products`.
         """
-        gram, gram_c, gram_b, gram_bc = self._grams
-        symmetric = left is right
-        forward, back = self._pair(gram, left, right, symmetric)
-        own = self._by_cluster @ (left * (gram_c @ right))
-        rows, cols = self._by_cluster @ forward, self._by_cluster @ back
-        overall = rows.sum(0)
-        overall_without = overall - rows - cols + own
-        forward, back = self._pair(gram_b, left, right, symmetric)
-        shape = (self.clusters, self.number, left.shape[1])
-        own = (self._by_both @ (left * (gram_bc @ right))).reshape(shape)
-        rows, cols = (self._by_both @ forward).reshape(shape), (self._by_both @ back).reshape(shape)
-        by_bin = rows.sum(0)
-        by_bin_without = by_bin - rows - cols + own
-        total = np.concatenate([by_bin, overall[None]])
-        without = np.concatenate([by_bin_without, overall_without[:, None]], axis=1)
+        rows, cols, own = self._sums(left, right)
+        total = (rows + own).sum(0)
         grow = (self.clusters / (self.clusters - 1)) ** 2 if self.clusters > 1 else 1.0
-        return total, without * grow
+        return total, (total - rows - cols - own) * grow
 
-    def inner(self, left: Floats, right: Floats) -> Floats:
-        """Return the inner products of R pairs of updates, in each of K bins and over all bins (K+1, R).
+    def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
+        """Return the mean inner product over pairs of responses to different prompts, by bin and overall.
 
-        ``left`` and ``right`` (n, R) hold the weights of the n vectors A psi in the first and in the second update of
-        each pair. :meth:`products` returns the same and, in addition, the products with each cluster deleted."""
-        gram, _, gram_b, _ = self._grams
-        by_bin = (self._by_both @ (left * (gram_b @ right))).reshape(self.clusters, self.number, -1).sum(0)
-        return np.concatenate([by_bin, np.sum(left * (gram @ right), axis=0)[None]])
+        The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (n, R or 1), such as the
+        factors that R rules give the responses. A pair counts for a bin if both responses are in the bin.
 
-    @staticmethod
-    def _pair(gram: Floats, left: Floats, right: Floats, symmetric: bool) -> tuple[Floats, Floats]:
-        forward = left * (gram @ right)
-        return forward, forward if symmetric else right * (gram @ left)
+        Returns
+        -------
+        total (K+1, R), without (C, K+1, R)
+            The mean, and the mean without each of the C prompts; NaN where no pair is left. Row K is over all bins.
+        """
+        rows, cols, _ = self._sums(left, right)
+        n, squares, fewer, less = self._numbers()
+        whole = rows.sum(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = np.where(n**2 > squares, whole / (n**2 - squares), np.nan)
+            without = np.where(fewer**2 > less, (whole - rows - cols) / (fewer**2 - less), np.nan)
+        return total, without
+
+    def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i, for R
+        rules, which differ in the coefficients left_i.
+
+        The estimate is unbiased for independent prompts (T11). The prompts that have vectors are taken as given: a
+        prompt whose rewards are all equal has no vectors, and the variance of the number of such prompts is left out.
+
+        Parameters
+        ----------
+        left : array (n, R)
+            Coefficient of each vector under each of the R rules.
+        between : pair of arrays
+            The result of ``between(left, left)``.
+
+        Returns
+        -------
+        total (K+1, R), without (C, K+1, R)
+            The variance in each of K bins and (last) over all bins; the same without each of the C prompts.
+        """
+        own = self._sums(left, left)[2]
+        n, squares, fewer, less = self._numbers()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            total = own.sum(0) / n**2 - squares / n**2 * between[0]
+            without = (own.sum(0) - own) / fewer**2 - less / fewer**2 * between[1]
+        return total, without
+
+    def _numbers(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return the number of responses, and the sum over prompts of its square, by bin and overall (K+1, 1); and both
+        without each prompt (C, K+1, 1)."""
+        rows = self.rows[..., None]
+        n, squares = rows.sum(0), (rows**2).sum(0)
+        return n, squares, n - rows, squares - rows**2
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
@@ -292,7 +343,8 @@ class SketchTerms:
             return one + two
         (n1, a1, b), (n2, a2, _) = self._at(k, column), self._at(k, other)
         shared = float(cosine_covariance((n1, a1), (n2, a2), self.cross[name][:, k, column], b, self.width))
-        return math.sqrt(max(one**2 + two**2 - 2 * shared, 0.0))
+        square = one**2 + two**2 - 2 * shared
+        return math.sqrt(square) if square > ROUNDING * (one**2 + two**2) else 0.0
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,32 @@ from analysis.log.notes import Notes
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints, Rows, row_names
 from analysis.rules.evaluate import Case, CaseEffect, evaluate
+from analysis.scores.products import UpdateGram
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
+
+
+class Vectors(NamedTuple):
+    """The vectors A psi (n, D) of n rows, made for the rows that are asked for: ``vectors[at]``, float64.
+
+    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the numbers of the n rows in it
+    and what their scores are multiplied by.
+    """
+
+    psi: NDArray[np.float32]
+    place: Ints
+    factor: Floats
+
+    def __getitem__(self, at: Any) -> Floats:
+        return self.psi[self.place[at]] * self.factor[at, None]
+
+    @property
+    def width(self) -> int:
+        """D, the entries of a vector."""
+        return self.psi.shape[1]
 
 
 @dataclass(frozen=True)
@@ -34,7 +55,7 @@ class ScoredWindow:
     Attributes
     ----------
     rows : Rows (n,)
-    vectors : array (n, D), float64
+    vectors : Vectors (n, D)
         A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
         the factor of a correction multiplies the gradient beside exp(S).
     bins, update : int arrays (n,)
@@ -44,16 +65,27 @@ class ScoredWindow:
     window: int
     use: str
     rows: Rows
-    vectors: Floats
+    vectors: Vectors
     bins: Ints
     update: Ints
     _outcomes: dict[Case, CaseEffect] = field(default_factory=dict, repr=False, compare=False)
+    _parts: dict[int, tuple[Ints, Ints, UpdateGram]] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
         """Return what a case does to the block's rows. A calibrated range gives these rows the target acceptance."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]
+
+    def part(self, update: int, number: int) -> tuple[Ints, Ints, UpdateGram]:
+        """Return the rows of an update (n,), the first row of each of its C prompts (C,), and the inner products of the
+        rows' vectors in ``number`` bins; the tables share these."""
+        if update not in self._parts:
+            at = np.flatnonzero(self.update == update)
+            _, one, code = np.unique(self.rows.cluster[at], return_index=True, return_inverse=True)
+            cluster, vectors = code.reshape(-1).astype(np.int64), self.vectors[at]
+            self._parts[update] = at, at[one], UpdateGram(vectors @ vectors.T, self.bins[at], cluster, number)
+        return self._parts[update]
 
     @property
     def updates(self) -> int:
@@ -124,20 +156,16 @@ class ScoredWindows:
         sound = _sound(psi, log.column("score_norm")[at])
         self.notes += Notes(counts={"bad_units": int(np.sum(matches & ~sound))})
         keep = matches & sound
-        rows = known.take(place[keep])
-        if not keep.all():
-            psi = psi[keep]
-        correction = self.run.ratio.on in CORRECTED
-        factor = importance_weight(log.column("log_ratio")[at][keep]) if correction else rows.A
+        rows, of_psi = known.take(place[keep]), np.flatnonzero(keep)
+        factor = rows.A
+        if self.run.ratio.on in CORRECTED:
+            factor = importance_weight(log.column("log_ratio")[at][keep]) * factor
         for use, chosen in (("first", rows.used == 0), ("reused", rows.used > 0)):
             chosen = chosen & (rows.A != 0)
             if not chosen.any():
                 continue
             some = rows.take(np.flatnonzero(chosen))
-            # The scores are float32 or float16; ``factor`` is float64 and so makes the product float64.
-            vectors = psi[chosen] * factor[chosen, None]
-            if correction:
-                vectors *= some.A[:, None]
+            vectors = Vectors(psi, of_psi[chosen], factor[chosen])
             yield ScoredWindow(first, use, some, vectors, self.bins.index(some.coordinate), dense(some.step))
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
-from analysis.scores.products import CosineColumns, Products, UpdateGram
+from analysis.scores.products import CosineColumns, Products
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
@@ -221,11 +221,8 @@ class _Use:
         """
         k = self.number
         for number in range(window.updates):
-            at = np.flatnonzero(window.update == number)
-            _, one, code = np.unique(window.rows.cluster[at], return_index=True, return_inverse=True)
-            cluster = code.reshape(-1).astype(np.int64)
+            at, one, gram = window.part(number, k)
             bins, place = window.bins[at], window.rows.coordinate[at]
-            gram = UpdateGram(window.vectors[at], bins, cluster, k)
             c, w = coefficients[at], weight[at]
             self.inner.add(*gram.products(c, w))
             self.left.add(*gram.products(c, c))
@@ -233,13 +230,13 @@ class _Use:
             for name, others in references.items():
                 if others:
                     paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
-                    self.cross.setdefault(name, []).append(gram.inner(c[:, : len(others)], paired))
-            self.prompt.append(np.stack([window.rows.rollout[at][one], window.rows.prompt[at][one]]))
+                    self.cross.setdefault(name, []).append(gram.products(c[:, : len(others)], paired)[0])
+            self.prompt.append(np.stack([window.rows.rollout[one], window.rows.prompt[one]]))
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1
             self.count += np.append(np.bincount(bins, minlength=k), len(at))
             self.total += np.append(np.bincount(bins, place, k), place.sum())
-            pairs = np.unique(cluster * k + bins) % k
+            pairs = np.unique(gram.cluster * k + bins) % k
             self.cluster_count += np.append(np.bincount(pairs, minlength=k), gram.clusters)
 
 

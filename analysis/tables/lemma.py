@@ -101,10 +101,12 @@ class LemmaTable:
         a row for each rule over all of them."""
         rows, number = window.rows, len(self.bins)
         weight = rows_weight(window)
-        places = [np.flatnonzero(window.update == u) for u in range(window.updates)]
+        updates = [window.part(u, number) for u in range(window.updates)]
+        places = [at for at, *_ in updates]
         # ``places`` holds the indices of each update's rows; ``spans`` holds these rows' vectors A psi, in coordinates
         # of the space that they span; ``parts`` holds, for each update and bin, the indices and vectors of its rows.
-        spans = [in_own_span(window.vectors[at]) for at in places]
+        wide = window.vectors.width
+        spans = [in_own_span(gram.gram) if len(at) < wide else window.vectors[at] for at, _, gram in updates]
         shape = (window.updates, number, max(span.shape[1] for span in spans))
         parts = [
             [(at[here], span[here]) for here in window.bins[at] == np.arange(number)[:, None]]
@@ -220,15 +222,9 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
     }
 
 
-def in_own_span(vectors: Floats) -> Floats:
-    """Express n vectors (n, D) in an orthonormal basis of their span: (n, min(n, D)). All inner products stay.
-
-    If n >= D, the vectors are returned as they are.
-    """
-    if vectors.shape[0] >= vectors.shape[1]:
-        return vectors
-    # The root of the matrix of inner products takes a fifth of the time of a QR decomposition.
-    values, basis = np.linalg.eigh(vectors @ vectors.T)
+def in_own_span(gram: Floats) -> Floats:
+    """Express n vectors in an orthonormal basis of their span (n, n), from their inner products (n, n), which stay."""
+    values, basis = np.linalg.eigh(gram)  # in a fifth of the time of a QR decomposition
     return basis * np.sqrt(np.maximum(values, 0.0))
 
 

@@ -28,8 +28,7 @@ import numpy as np
 from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import UNCORRECTED, Case, common_weight
 from analysis.scores.caps import CapSums
-from analysis.scores.pair_gram import PairGram
-from analysis.scores.products import Judge, Products, collapsed
+from analysis.scores.products import Judge, Products, UpdateGram, collapsed
 from analysis.scores.sketch_error import cosine_covariance
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
@@ -154,19 +153,16 @@ class PopulationTable:
         normaliser = np.column_stack(accepted)
         weighted = np.array([not case.rule.clip.zeroes for case in self.cases])
         for u in range(window.updates):
-            at = np.flatnonzero(window.update == u)
-            c, w = coefficients[at], weight[at, None]
-            _, one, code = np.unique(rows.cluster[at], return_index=True, return_inverse=True)
-            cluster = code.reshape(-1).astype(np.int64)
-            if cluster.max() < 1:
+            at, one, gram = window.part(u, number)
+            c, w, cluster = coefficients[at], weight[at, None], gram.cluster
+            if gram.clusters < 2:
                 continue
-            gram = PairGram(window.vectors[at], window.bins[at], cluster, number, int(cluster.max()) + 1)
             scale = _scale(normaliser[at], np.where(weighted, w, 1.0), cluster)
             for i in np.flatnonzero(np.isnan(scale[0])).tolist():
                 self._cut[i] = self._cut.get(i, 0) + 1
             found = _terms(gram, c, w, scale)
-            prompt = np.stack([rows.rollout[at][one], rows.prompt[at][one]])
-            self._caps.add(window.vectors[at], window.bins[at], cluster, w[:, 0])
+            prompt = np.stack([rows.rollout[one], rows.prompt[one]])
+            self._caps.add(gram, w[:, 0])
             edges = [np.bincount(window.bins[at], outcome.hi[at], number) for outcome in outcomes]
             self._edges = self._edges + np.stack(edges)
             counts = prompt, *_counts(window.bins[at], cluster, rows.coordinate[at], number)
@@ -303,7 +299,7 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
         return found, np.where(above_without > 1e-12 * above, below_without / above_without, np.nan)
 
 
-def _terms(gram: PairGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
+def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
     """Return the estimates from which the cosines and errors of the table ``population`` are made, by name.
 
     A response's clipped gradient is c A psi, its part of the clipped gradient; its reference gradient is w A psi, its

@@ -6,6 +6,9 @@ import math
 from functools import cache
 from typing import Any, get_type_hints
 
+import numpy as np
+
+from analysis.scores.sketches import Vectors
 from analysis.tables.columns import Interval, columns, frame, names
 
 _hints = cache(get_type_hints)
@@ -28,3 +31,8 @@ def made(row: Any, values: dict[str, Any]) -> Any:
 def records(row: Any, rows: Any) -> list[dict[Any, Any]]:
     """Rows as values by column."""
     return frame(row, rows).to_dict("records")
+
+
+def held(vectors: Any) -> Vectors:
+    """Vectors A psi (n, D) as a window of scored rows holds them."""
+    return Vectors(vectors, np.arange(len(vectors)), np.ones(len(vectors)))

@@ -7,6 +7,11 @@ import pytest
 from scipy import optimize, stats
 
 from analysis.scores.caps import CapSums
+from analysis.scores.products import UpdateGram
+
+
+def added(sums, vectors, bins, cluster, weight):
+    sums.add(UpdateGram(vectors @ vectors.T, bins, cluster, sums.number), weight)
 
 
 def drawn(direction, updates=150, n=96, noise=2.0, seed=1):
@@ -15,7 +20,7 @@ def drawn(direction, updates=150, n=96, noise=2.0, seed=1):
     for _ in range(updates):
         bins, cluster = np.arange(n) % 2, np.arange(n) // 4
         vectors = np.where(bins[:, None] == 0, [1.0, 0.0], direction) + noise * rng.standard_normal((n, 2))
-        sums.add(vectors, bins, cluster, np.exp(0.3 * rng.standard_normal(n)))
+        added(sums, vectors, bins, cluster, np.exp(0.3 * rng.standard_normal(n)))
     return sums.estimates()
 
 
@@ -45,7 +50,7 @@ def test_pairs_of_one_prompt_do_not_count():
     """Each prompt has one noise vector of norm 1, and different prompts' are orthogonal: no update is expected."""
     sums = CapSums(2)
     for _ in range(3):
-        sums.add(np.repeat(np.eye(3), 4, axis=0), np.arange(12) % 2, np.arange(12) // 4, np.ones(12))
+        added(sums, np.repeat(np.eye(3), 4, axis=0), np.arange(12) % 2, np.arange(12) // 4, np.ones(12))
     for found in sums.estimates().values():
         assert np.isnan(found).all()
 
@@ -57,7 +62,7 @@ def test_a_bin_of_one_prompt_has_no_estimate(seed):
     rng, sums = np.random.default_rng(seed), CapSums(3)
     cluster = np.repeat(np.arange(6), 8)
     for _ in range(4):
-        sums.add(rng.standard_normal((48, 5)) * 0.1 + 1 / 3, np.minimum(cluster, 2), cluster, np.ones(48))
+        added(sums, rng.standard_normal((48, 5)) * 0.1 + 1 / 3, np.minimum(cluster, 2), cluster, np.ones(48))
     for found in sums.estimates().values():
         assert np.isnan(found[0]).all()
         assert np.isnan(found[1]).all()
@@ -69,7 +74,7 @@ def test_two_prompts_by_hand():
     sums = CapSums(2)
     vectors = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [2.0, 0.0], [2.0, 1.75]])
     for _ in range(2):
-        sums.add(vectors, np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 1, 1]), np.ones(5))
+        added(sums, vectors, np.array([0, 0, 1, 0, 1]), np.array([0, 0, 0, 1, 1]), np.ones(5))
     assert sums.estimates()["alignment"][0][0] == pytest.approx(2 / np.sqrt(2 * (2 + 1.75)))
 
 

@@ -17,7 +17,7 @@ def columns(angle: float, width: float, seed: int, negate: bool = False) -> Cosi
     along = rng.uniform(0.1, 1.0, size=24)
     vectors = np.stack([along * math.cos(angle), rng.normal(size=24) * math.sin(angle)], 1)
     bins, cluster = np.arange(24) % BINS, np.arange(24) % CLUSTERS
-    gram = UpdateGram(vectors, bins, cluster, BINS)
+    gram = UpdateGram(vectors @ vectors.T, bins, cluster, BINS)
     left = (-1 if negate else 1) * rng.uniform(0.3, 1.0, size=(24, 1))
     right = np.full((24, 1), 1.7)
     inner, of_left, of_right = Products(), Products(), Products()
@@ -43,7 +43,7 @@ def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
     rng = np.random.default_rng(5)
     vectors, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % CLUSTERS
     left, right = rng.uniform(0.3, 1.0, size=(24, 2)), np.ones((24, 1))
-    gram = UpdateGram(vectors, np.zeros(24, np.int64), cluster, 1)
+    gram = UpdateGram(vectors @ vectors.T, np.zeros(24, np.int64), cluster, 1)
     products = []
     for a, b in ((left, right), (left, left), (right, right)):
         products.append(Products())
@@ -68,7 +68,7 @@ def test_a_bin_of_which_nothing_is_left_is_the_worst() -> None:
     rng = np.random.default_rng(2)
     vectors, bins, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % BINS, np.arange(24) // 4
     left = np.where(bins[:, None] == 1, 0.0, rng.uniform(0.3, 1.0, size=(24, 1)))
-    gram, whole = UpdateGram(vectors, bins, cluster, BINS), np.ones((24, 1))
+    gram, whole = UpdateGram(vectors @ vectors.T, bins, cluster, BINS), np.ones((24, 1))
 
     def products(a: np.ndarray, b: np.ndarray) -> Products:
         sums = Products()

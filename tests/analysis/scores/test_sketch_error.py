@@ -46,13 +46,13 @@ def test_one_update_has_the_textbook_error():
 def columns(width, seed=0):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(40, 30)) + 0.5
-    gram = UpdateGram(vectors, np.zeros(40, int), np.repeat(np.arange(10), 4), 1)
+    gram = UpdateGram(vectors @ vectors.T, np.zeros(40, int), np.repeat(np.arange(10), 4), 1)
     c, w = (rng.random((40, 2)) < 0.8).astype(float), np.ones((40, 1))
     inner, left, right = Products(), Products(), Products()
     inner.add(*gram.products(c, w))
     left.add(*gram.products(c, c))
     right.add(*gram.products(w, w))
-    cross = {"other": np.array([gram.inner(c, c[:, ::-1])])}
+    cross = {"other": np.array([gram.products(c, c[:, ::-1])[0]])}
     return CosineColumns.of(inner, left, right, np.zeros(10, int), width, cross)
 
 

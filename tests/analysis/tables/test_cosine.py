@@ -17,7 +17,7 @@ from analysis.tables.columns import RunKey
 from analysis.tables.cosine import CosineRow, CosineTable
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
-from tests.analysis.rows import records
+from tests.analysis.rows import held, records
 
 
 def data(seed=0, n=24, width=7, number=3):
@@ -38,7 +38,7 @@ def brute(vectors, bins, left, right, number):
 
 def test_products_are_inner_products_of_the_sums():
     vectors, bins, cluster, left, right, number = data()
-    total, without = UpdateGram(vectors, bins, cluster, number).products(left, right)
+    total, without = UpdateGram(vectors @ vectors.T, bins, cluster, number).products(left, right)
     assert total == pytest.approx(brute(vectors, bins, left, right, number)[..., 0])
     for c in range(6):
         keep = cluster != c
@@ -52,7 +52,7 @@ def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
     stacked = {"c": [], "g": []}
     for seed in (0, 1):
         vectors, bins, cluster, c, w, number = data(seed)
-        gram = UpdateGram(vectors, bins, cluster, number)
+        gram = UpdateGram(vectors @ vectors.T, bins, cluster, number)
         inner.add(*gram.products(c, w))
         left.add(*gram.products(c, c))
         right.add(*gram.products(w, w))
@@ -90,7 +90,7 @@ def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
         if apart:
             fresh = np.repeat(np.arange(updates), n) * 1000
             rows = replace(rows, prompt=rows.prompt + fresh, cluster=rows.cluster + fresh)
-        vectors, at = np.tile(window.vectors, (updates, 1)), np.tile(window.bins, updates)
+        vectors, at = held(np.tile(window.vectors[:], (updates, 1))), np.tile(window.bins, updates)
         table.add(ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n)))
         row = next(r for r in records(CosineRow, table.rows()) if r["rule"] == "x" and r["bin"] == -1)
         z = np.arctanh([row["estimate"], row["ci_low"], row["ci_high"]])
@@ -119,7 +119,9 @@ def test_intervals_cover_where_prompts_are_split_over_updates():
             keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
             for _ in range(2):
                 vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
-                gram = UpdateGram(vectors, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1)
+                gram = UpdateGram(
+                    vectors @ vectors.T, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1
+                )
                 ones = np.ones_like(keep)
                 for product, sides in zip(products, ((keep, ones), (keep, keep), (ones, ones)), strict=True):
                     product.add(*gram.products(*sides))

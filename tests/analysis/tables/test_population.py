@@ -11,14 +11,14 @@ from analysis.log.rows import Rows
 from analysis.options import Options
 from analysis.rules.evaluate import Case
 from analysis.run import shared_bins
-from analysis.scores.pair_gram import PairGram
+from analysis.scores.products import UpdateGram
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
-from tests.analysis.rows import records
+from tests.analysis.rows import held, records
 
 NO_RUN = RunKey("", "", float("nan"))
 
@@ -39,7 +39,7 @@ def brute_between(vectors, cluster, a, b, at):
 
 
 def gram_of(vectors, bins, cluster, number):
-    return PairGram(vectors, bins, cluster, number, int(cluster.max()) + 1)
+    return UpdateGram(vectors @ vectors.T, bins, cluster, number)
 
 
 def test_between_is_the_mean_over_pairs_of_different_prompts():
@@ -72,7 +72,7 @@ def test_variance_is_unbiased_for_the_update_of_independent_prompts():
 
 def test_a_lone_prompt_has_no_pair():
     vectors, bins, _, left, right = data()
-    gram = PairGram(vectors, bins, np.zeros(24, int), 3, 1)
+    gram = UpdateGram(vectors @ vectors.T, bins, np.zeros(24, int), 3)
     assert np.isnan(gram.between(left, right)[0]).all()
 
 
@@ -128,7 +128,7 @@ def test_population_cosine_is_not_flattered_and_its_interval_covers():
             vectors = np.where(S[:, None] > 0, cut, kept) + 1.5 * rng.normal(size=(n, width))
             prompt = np.repeat(np.arange(prompts), group)
             rows = make_rows(n, S, A, np.ones(n), prompt, A, step=u)
-            window = ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int))
+            window = ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int))
             table.add(window)
             w, c = np.exp(S), np.where(S > 0, 0.0, 1.0)
             a, b = c @ vectors, w @ vectors
@@ -189,7 +189,7 @@ class Made:
             vectors += self.effect * rng.normal(size=(PROMPTS, len(KEPT)))[prompt]
             rows = make_rows(n, S, np.ones(n), np.ones(n), prompt, np.ones(n), step=u)
             rows = replace(rows, rollout=np.full(n, u))
-            yield ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int))
+            yield ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int))
 
 
 def direction_rows(windows):
@@ -221,8 +221,8 @@ def test_errors_of_the_direction_have_intervals_of_the_right_width(monkeypatch, 
             width = np.mean(high - low) / 2 / (1.98 * estimate.std())
             yield name, np.mean((low <= value) & (value <= high)), width, estimate - value
 
-    for name, held, width, error in study():
-        assert held > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs), name
+    for name, share, width, error in study():
+        assert share > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs), name
         assert 0.85 < width < 1.2, name
         assert abs(error.mean()) < 3 * error.std() / np.sqrt(runs), name
     # the control: with a_bar held fixed, intervals are too long or too short
@@ -239,7 +239,7 @@ def test_an_update_of_which_nothing_is_left_has_no_direction():
         S = (rng.random(n) < cut).astype(float)
         rows = make_rows(n, S, np.ones(n), np.ones(n), np.arange(n) // 2, np.ones(n), step=u)
         vectors = 1 + 0.1 * rng.normal(size=(n, 3))
-        table.add(ScoredWindow(u, "first", rows, vectors, np.zeros(n, int), np.zeros(n, int)))
+        table.add(ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int)))
     found = {r["quantity"]: r for r in rows_of(table) if r["rule"] == "x"}
     assert np.isnan(found["mse_direction"]["estimate"])
     assert "nothing is accepted in 1 of 2 updates" in found["mse_direction"]["reason"]
@@ -267,7 +267,7 @@ def test_too_little_data_is_said_and_not_a_number(fspo_run):
     table = PopulationTable(RunKey.of(run), bins, [])
     n = 16
     rows = make_rows(n, np.zeros(n), np.ones(n), np.full(n, 20.0), np.arange(n) // 2, np.ones(n))
-    table.add(ScoredWindow(0, "first", rows, rng.normal(size=(n, 50)), np.zeros(n, int), np.zeros(n, int)))
+    table.add(ScoredWindow(0, "first", rows, held(rng.normal(size=(n, 50))), np.zeros(n, int), np.zeros(n, int)))
     cosine = [r for r in rows_of(table) if r["quantity"] == "cosine" and r["bin"] == -1]
     assert cosine
     assert all(np.isnan(r["estimate"]) and "squared norm" in r["reason"] for r in cosine)
