@@ -6,13 +6,8 @@ From Coq Require Import Reals Lra Psatz List.
 From FSPO Require Import Sums InnerProduct.
 Open Scope R_scope.
 
-(** The scalar core. With [a = <g,g>], [b = <g,e>], [c = <e,e>] the identity is
+(** The scalar core. With [a = <g,g>], [b = <g,e>], [c = <e,e>],
     (a+b)^2 - (1-rho^2) a (a+2b+c) = (b+rho^2 a)^2 + (1-rho^2) a (rho^2 a - c). *)
-Lemma scalar_identity (a b c rho : R) :
-  (a + b) * (a + b) - (1 - rho * rho) * a * (a + 2 * b + c)
-  = (b + rho * rho * a) * (b + rho * rho * a) + (1 - rho * rho) * a * (rho * rho * a - c).
-Proof. ring. Qed.
-
 Lemma scalar_core (a b c rho : R) :
   0 <= rho < 1 -> 0 <= a -> c <= rho * rho * a ->
   (1 - rho * rho) * a * (a + 2 * b + c) <= (a + b) * (a + b).
@@ -20,8 +15,7 @@ Proof.
   intros Hr Ha Hc.
   assert (0 <= (1 - rho * rho) * a * (rho * rho * a - c)).
   { apply Rmult_le_pos; [apply Rmult_le_pos |]; nra. }
-  pose proof (Rle_0_sqr (b + rho * rho * a)) as Q. unfold Rsqr in Q.
-  pose proof (scalar_identity a b c rho). lra.
+  pose proof (Rle_0_sqr (b + rho * rho * a)) as Q. unfold Rsqr in Q. lra.
 Qed.
 
 Section Lemma7.
@@ -58,15 +52,9 @@ Qed.
 (** The second bound is the weaker one: (1 + rho)^3 >= 1 - rho. *)
 Theorem T7_weaker_bound (rho : R) : 0 <= rho < 1 -> (1 - rho) / (1 + rho) <= sqrt (1 - rho * rho).
 Proof.
-  intros Hr.
-  assert (0 <= (1 - rho) / (1 + rho)) as P by (apply Rmult_le_pos; [lra | apply Rlt_le, Rinv_0_lt_compat; lra]).
-  apply Rsqr_incr_0_var; [| apply sqrt_pos]. unfold Rsqr. rewrite sqrt_sqrt by nra.
-  apply (Rmult_le_reg_r ((1 + rho) * (1 + rho))); [nra |].
-  replace ((1 - rho) / (1 + rho) * ((1 - rho) / (1 + rho)) * ((1 + rho) * (1 + rho)))
-    with ((1 - rho) * (1 - rho)) by (field; lra).
-  assert (0 <= rho * rho * rho) by (apply Rmult_le_pos; nra).
-  assert (0 <= (1 - rho) * ((1 + rho) * (1 + rho) * (1 + rho) - (1 - rho))) by (apply Rmult_le_pos; nra).
-  nra.
+  intros Hr. set (y := (1 - rho) / (1 + rho)). assert (y * (1 + rho) = 1 - rho) as E by (unfold y; field; lra).
+  assert (0 <= y <= 1) as Y by nra. rewrite <- (sqrt_square y) by lra. apply sqrt_le_1_alt.
+  assert (y * y <= y) by nra. assert (y <= y * (1 + rho) * (1 + rho)) by nra. nra.
 Qed.
 
 (** T7 as a cosine. *)

@@ -49,7 +49,7 @@ Qed.
 
 Theorem LRE_2_le_LRE_inf : LRE_2 strata <= LRE_inf strata.
 Proof.
-  pose proof (LRE_inf_nonneg strata) as N.
+  pose proof (LRE_inf_nonneg strata ok) as N.
   rewrite <- (sqrt_square (LRE_inf strata)) by exact N. unfold LRE_2. apply sqrt_le_1_alt.
   destruct ok as (_ & P1 & _).
   replace (LRE_inf strata * LRE_inf strata) with (sum (fun s => LRE_inf strata * LRE_inf strata * p s) strata)
@@ -105,14 +105,21 @@ Proof.
   apply Rinv_le_contravar; lra.
 Qed.
 
+(** Section 3: over all shares LRE_inf is at most max a / min a - 1. *)
+Theorem LRE_inf_over_shares (low high : R) :
+  0 < low -> (forall s, In s strata -> low <= a s <= high) -> LRE_inf strata <= high / low - 1.
+Proof.
+  intros L H. replace (high / low - 1) with ((high - low) / low) by (field; lra).
+  apply LRE_inf_range; [exact L | intros s I; apply H; exact I |].
+  intros s t I T. pose proof (H s I). pose proof (H t T). lra.
+Qed.
+
 (** T3: acceptances within B of a_0 give LRE_inf <= 2 B / (a_0 - B). *)
 Theorem T3_two_sided (a_0 B : R) :
   B < a_0 -> (forall s, In s strata -> Rabs (a s - a_0) <= B) -> LRE_inf strata <= 2 * B / (a_0 - B).
 Proof.
-  intros Hb H. assert (forall s, In s strata -> a_0 - B <= a s <= a_0 + B) as Box.
-  { intros s I. pose proof (H s I) as A. unfold Rabs in A. destruct Rcase_abs; lra. }
-  apply LRE_inf_range; [lra | intros s I; apply Box; exact I |].
-  intros s t I T. pose proof (Box s I). pose proof (Box t T). lra.
+  intros Hb H. replace (2 * B / (a_0 - B)) with ((a_0 + B) / (a_0 - B) - 1) by (field; lra).
+  apply LRE_inf_over_shares; [lra |]. intros s I. pose proof (H s I) as A. unfold Rabs in A. destruct Rcase_abs; lra.
 Qed.
 
 (** ... and B / (a_0 - B) if also no two acceptances differ by more than B (all drift errors of one sign). *)
@@ -122,15 +129,6 @@ Theorem T3_one_sided (a_0 B : R) :
 Proof.
   intros Hb H D. apply LRE_inf_range; [lra | | exact D].
   intros s I. pose proof (H s I) as A. unfold Rabs in A. destruct Rcase_abs; lra.
-Qed.
-
-(** Section 3: over all shares LRE_inf is at most max a / min a - 1. *)
-Theorem LRE_inf_over_shares (low high : R) :
-  0 < low -> (forall s, In s strata -> low <= a s <= high) -> LRE_inf strata <= high / low - 1.
-Proof.
-  intros L H. replace (high / low - 1) with ((high - low) / low) by (field; lra).
-  apply LRE_inf_range; [exact L | intros s I; apply H; exact I |].
-  intros s t I T. pose proof (H s I). pose proof (H t T). lra.
 Qed.
 End Norms.
 
@@ -146,7 +144,6 @@ Proof.
   - intros s [<- | [<- | []]]; simpl; lra.
   - intros s [<- | [<- | []]]; simpl; lra.
   - assert (0 < share * high) by nra. assert (0 < (1 - share) * low) by nra. lra.
-  - intros s [<- | [<- | []]]; reflexivity.
 Qed.
 
 (** ... and that bound is the supremum: nothing smaller bounds LRE_inf over all shares. *)

@@ -127,6 +127,9 @@ Proof.
   pose proof (Rle_trans _ _ _ (Rle_abs _) (cauchy_schwarz x y)). lra.
 Qed.
 
+Lemma self_bound x b : 0 <= b -> norm x * norm x <= b * norm x -> norm x <= b.
+Proof. intros B H. pose proof (norm_nonneg x). destruct (Rle_dec (norm x) b); [assumption | nra]. Qed.
+
 Lemma norm_vsum {A : Type} (f : A -> V) (l : list A) : norm (vsum f l) <= sum (fun s => norm (f s)) l.
 Proof.
   induction l as [| s l IH]; simpl; [rewrite norm_zero; lra |].

@@ -30,15 +30,9 @@ Proof.
   assert (1 / 4 + 0 < 1) as Small by lra. specialize (H Small). apply sqrt_le_0 in H; lra.
 Qed.
 
-(** One stratum with an error inside it: delta = - x g. *)
+(** One stratum with an error inside it, - x g. *)
 Definition one_stratum {V : InnerProductSpace} (x : R) (u : V) : list (stratum V) :=
   [ {| p := 1; a := 1; g := u; clipped := (1 - x) *v u |} ].
-
-Lemma R2_nonzero : R2 1 0 <> zero.
-Proof.
-  intros Z. assert (<| R2 1 0, R2 1 0 |> = 0) as Q by (rewrite Z; apply inner_zero).
-  rewrite inner_R2 in Q. lra.
-Qed.
 
 Lemma one_facts {V : InnerProductSpace} (x : R) (u : V) : 0 <= x -> u <> zero ->
   let strata := one_stratum x u in
@@ -54,14 +48,14 @@ Proof.
   { repeat split; simpl; try lra; intros s [<- | []]; simpl; lra. }
   assert (LRE_inf strata = 0) as L.
   { destruct (LRE_inf_attained strata Ok) as (s & I & _ & E). rewrite E, (Hr s I). apply Rabs_R0. }
-  assert (forall s, In s strata -> norm (delta s) = x * norm u) as D.
+  assert (forall s, In s strata -> norm (inside s) = x * norm u) as D.
   { intros s [<- | []]. transitivity (norm (- x *v u)).
-    - f_equal. unfold delta. simpl. destruct Req_EM_T; [lra |]. vector_identity. field.
+    - f_equal. unfold inside. simpl. vector_identity. ring.
     - rewrite norm_scale, Rabs_Ropp, Rabs_pos_eq by exact Hx. reflexivity. }
   assert (eta strata = x) as E.
   { unfold eta. rewrite Hu. unfold a_bar. simpl. rewrite D by (left; reflexivity). field. lra. }
   split; [split; [exact Ok |]; split; [rewrite Hu; exact Nu |]; split |].
-  - intros w. exists <| u, w |>. simpl. rewrite Rminus_diag_eq, Rabs_R0 by reflexivity. lra.
+  - split; [lra |]. intros w. exists <| u, w |>. simpl. rewrite Rminus_diag_eq, Rabs_R0 by reflexivity. lra.
   - split; [lra |]. intros w. rewrite Hu. simpl.
     rewrite inner_add, inner_scale. replace (<| u, w |> + -1 * <| u, w |>) with 0 by ring. lra.
   - split; [exact L |]. split; [unfold rho; rewrite E, !Rmult_0_r, Rmin_left by lra; ring |].
@@ -99,11 +93,9 @@ Theorem T8_without_e_in_is_false :
 Proof.
   intros H. destruct (one_facts 1 (R2 1 0)) as ((Ok & N & _) & L & _ & C); [lra | exact R2_nonzero |].
   specialize (H _ Ok). rewrite C in H. apply N. apply inner_extensional. intros z.
-  pose proof (T7_e_len_inf _ Ok N _ (T7_one_centre _ Ok N zero)) as E. rewrite L, !Rmult_0_l in E.
+  pose proof (T7_e_len_inf _ Ok _ (T7_one_centre _ Ok N zero)) as E. rewrite L, !Rmult_0_l in E.
   assert (e_len (one_stratum 1 (R2 1 0)) = zero) as Z.
-  { destruct (Req_dec (norm (e_len (one_stratum 1 (R2 1 0)))) 0) as [Q | Q].
-    - apply inner_definite. rewrite <- norm_square, Q. ring.
-    - pose proof (norm_nonneg (e_len (one_stratum 1 (R2 1 0)))). lra. }
+  { apply inner_definite. rewrite <- norm_square. pose proof (norm_nonneg (e_len (one_stratum 1 (R2 1 0)))). nra. }
   rewrite Z, add_zero in H. rewrite <- H, !inner_scale, inner_zero. ring.
 Qed.
 
@@ -131,9 +123,6 @@ Proof.
   replace (norm (0 *v u -v zero)) with 0; [field |].
   transitivity (norm (@zero V)); [symmetry; exact norm_zero | f_equal; vector_identity; ring].
 Qed.
-
-Lemma norm_one : norm (R2 1 0) = 1.
-Proof. unfold norm. rewrite inner_R2. replace (1 * 1 + 0 * 0) with 1 by ring. apply sqrt_1. Qed.
 
 (** T7's first bound with LRE_2 in the place of LRE_inf. *)
 Theorem T7_LRE_2_kappa_inf_is_false :
@@ -164,8 +153,7 @@ Proof.
   specialize (H strata (9 / 10) (1 / 10) Ok).
   assert (LRE_inf strata <= 1 / 10 / (9 / 10 - 1 / 10)) as L.
   { apply H; [lra |]. intros s [<- | [<- | []]]; simpl; apply Rabs_le; lra. }
-  pose proof (LRE_inf_bounds strata {| p := 1 / 10; a := 1; g := zero; clipped := zero |}) as B.
-  unfold r, a_bar in B. simpl in B.
-  replace (1 / (1 / 10 * 1 + ((1 - 1 / 10) * (8 / 10) + 0)) - 1) with (9 / 41) in B by field.
-  rewrite Rabs_pos_eq in B by lra. specialize (B (or_introl eq_refl)). lra.
+  pose proof (LRE_inf_bounds strata {| p := 1 / 10; a := 1; g := zero; clipped := zero |} (or_introl eq_refl)) as B.
+  replace (r strata _) with (9 / 41) in B by (unfold r, a_bar, strata, two_rates; cbn [sum p a]; field).
+  rewrite Rabs_pos_eq in B by lra. cbn [p] in B. lra.
 Qed.

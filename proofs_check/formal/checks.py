@@ -82,7 +82,6 @@ CHECKS = (
             "T7_e_in_eta",
             "T7_error_bound",
             "T7_finite_strata",
-            "T7_finite_strata_Rn",
         ),
         {
             "the LRE without kappa": "T7_without_kappa_is_false",

@@ -78,7 +78,7 @@ def test_a_changed_statement_and_a_goal_given_up_are_seen(changed):
 def test_a_changed_definition_is_seen(changed):
     """The rate of the second of two strata written otherwise: no statement changes, the definition does."""
     found, known = (
-        changed("Sharp.v", r"mean \* \(1 - eps\)\) \(u -v v\) \]", "mean * (1 + - eps)) (u -v v) ]"),
+        changed("Sharp.v", r"\(1 - eps\) \(u -v v\) \]", "(1 + - eps) (u -v v) ]"),
         coq.reviewed(),
     )
     assert found[coq.DEFINITIONS] != known[coq.DEFINITIONS]
