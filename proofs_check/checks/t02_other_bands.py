@@ -13,7 +13,7 @@ from fspo.rules import Rule, preset
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import GaussianTokens
 from proofs_check.tools.compare import all_of, close, holds, shares
-from proofs_check.tools.laws import Discrete, normal_share
+from proofs_check.tools.distributions import Discrete, normal_share
 from proofs_check.tools.sampling import band_counts
 from proofs_check.tools.settings import DIGITS, MU, SIGMA
 
@@ -101,25 +101,25 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
 @near_miss("acceptance in (0, 1) is enough", gap_allowed=False)
 @near_miss("sign reversed", reversed_sign=True)
 def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Test:
-    """(c) on laws of a few values, in exact counts: a band of half-width c L^gamma accepts two lengths alike exactly if
-    no value of X/L^H lies between the two lengths' edges; else the longer more if gamma > H, less if gamma < H. x: of
-    the larger edge.
+    """(c) on distributions of a few values, in exact counts: a band of half-width c L^gamma accepts two lengths alike
+    exactly if no value of X/L^H lies between the two lengths' edges; else the longer more if gamma > H, less if gamma <
+    H. x: of the larger edge.
     """
     cases = []
     for _ in range(400):
-        law, c = Discrete.draw(rng), rng.integers(1, 13, 2) / 8
+        dist, c = Discrete.draw(rng), rng.integers(1, 13, 2) / 8
         gamma, H = rng.choice([0.0, 0.5, 1.0], 2)
         first = int(rng.integers(0, 4))
         lengths = 4.0 ** np.array([first, first + rng.integers(1, 3)])
         rule = Rule("power", c[0], c[1], gamma=gamma, drift="kl", outside="mask", on="engine")
         counts = []
         for n in lengths:
-            R = law.values * n**H - n / 8
-            signs = np.where(law.weights % 2, 1.0, -1.0)  # a mask does not depend on the sign of A
+            R = dist.values * n**H - n / 8
+            signs = np.where(dist.weights % 2, 1.0, -1.0)  # a mask does not depend on the sign of A
             kept = rule.apply(R, np.full(R.size, n), signs, -1 / 8).multiplier
-            counts.append(int(law.weights @ kept))
-        X = np.maximum(law.values / c[1], -law.values / c[0])
-        cases.append((X, np.sort(lengths ** (gamma - H)), gamma - H, counts, law.weights.sum()))
+            counts.append(int(dist.weights @ kept))
+        X = np.maximum(dist.values / c[1], -dist.values / c[0])
+        cases.append((X, np.sort(lengths ** (gamma - H)), gamma - H, counts, dist.weights.sum()))
 
     def test(x: float) -> Outcome:
         broken = 0
@@ -129,7 +129,7 @@ def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_si
                 same = above == 0 or counts[0] in (0, total)
             change = (counts[1] - counts[0]) * (np.sign(above) or 1.0) * (-1.0 if reversed_sign else 1.0)
             broken += (counts[0] == counts[1]) != same or change < 0
-        return Outcome(0.5 - broken, "laws, exact counts", note=f"{broken} of {len(cases)} laws break it")
+        return Outcome(0.5 - broken, "exact counts", note=f"{broken} of {len(cases)} distributions break it")
 
     return test
 

@@ -86,7 +86,7 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
 @near_miss("LRE_2 <= LRE_1", second=True)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
     """LRE_inf of lengths with any errors in the rectangle and any shares is at most the supremum, which two lengths
-    with nearly all of p on the lesser approach; section 3's definitions and orders. A near miss has LRE_2 for LRE_inf.
+    with nearly all of p on the lesser approach; section 3's definitions and orders.
     """
     values, bounds, definitions = [], [], []
     for u_lo, u_hi, drift, scale in rectangles(rng, 300):
@@ -108,9 +108,7 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
 @near_miss("slope of unlike ranges left out", slope=False)
 @near_miss("one edge", edges=1.0)
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
-    """|a(l) - a_0| <= B_l through the rule, for errors of drift and of scale. Near misses leave out the first-order
-    term of unlike ranges, or count one edge of two.
-    """
+    """|a(l) - a_0| <= B_l through the rule, for errors of drift and of scale."""
     values, bounds = [], []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
     for i in range(cases):
@@ -138,9 +136,7 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
 def bounds_of_lre(
     rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, cases: int = 700
 ) -> Test:
-    """LRE_inf at the worst shares is at most 2B/(a_0 - B), and B/(a_0 - B) where the page says so. Near misses promise
-    the smaller bound for errors of both signs.
-    """
+    """LRE_inf at the worst shares is at most 2B/(a_0 - B), and B/(a_0 - B) where the page says so."""
     values, bounds = [], []
     for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
         one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")

@@ -42,8 +42,8 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
 @check("T4", Method.CLOSED, "(a) exponential, +-1, Student-t tokens within the bound", "of the constant", 0.2)
 @near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
-    """(a): sums of exponential, +-1 and Student-t tokens are within the bound of Berry and Esseen of the normal law;
-    the third moment of the Student-t token by quadrature.
+    """(a): sums of exponential, +-1 and Student-t tokens are within the bound of Berry and Esseen of the normal
+    distribution; the third moment of the Student-t token by quadrature.
     """
     gaps, bounds, lengths = [], [], np.exp2(np.arange(17.0))
 
@@ -58,20 +58,20 @@ def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Te
         scale = math.sqrt((df - 2) / df)
         rho3 = 2 * integrate.quad(lambda t, d=df, c=scale: (c * t) ** 3 * stats.t.pdf(t, d), 0, np.inf)[0]
         add(StudentTokens(MU, SIGMA, df), float(rho3), lengths[:11], rng.uniform(0.1, 2.5, (3, 2)))
-    even = lengths[1:]  # tokens +-1: a narrow band around 0 accepts P(S = 0), where the normal law has nothing
+    even = lengths[1:]  # tokens +-1: a narrow band around 0 accepts P(S = 0), where the normal distribution has nothing
     gaps.extend(stats.binom.pmf(even / 2, even, 0.5))
     bounds.extend(theory.berry_esseen_bound(1.0, even))
     return at_most(gaps, np.array(bounds) * constant / BERRY_ESSEEN_IID)
 
 
 @check("T4", Method.SIMULATED, "drawn sums of exponential, Student-t and AR(1) tokens", "of a(l)", 0.05)
-@near_miss("exponential tokens: normal law", normal="exponential")
-@near_miss("Student-t tokens: normal law", normal="student")
+@near_miss("exponential tokens: normal distribution", normal="exponential")
+@near_miss("Student-t tokens: normal distribution", normal="student")
 @near_miss("AR(1): long-run variance", normal="ar1")
 def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
-    """Drawn sums of tokens, through the rule, follow the law that T4 approximates: exponential; Student-t against the
-    inverted characteristic function and AR(1) against its variance at each length, both token by token. ``normal``
-    names the model for which a near miss takes the normal law of the long-run variance."""
+    """Drawn sums of tokens, through the rule, follow the distribution that T4 approximates: exponential; Student-t
+    against the inverted characteristic function and AR(1) against its variance at each length, both token by token.
+    ``normal`` names the model for which a near miss takes the normal distribution of the long-run variance."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
@@ -143,7 +143,7 @@ def centre(rng: np.random.Generator, instead: str = "") -> Test:
     return equal([m, h], grown, 1e-9)
 
 
-def exact_law(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
+def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
     """Return the values of S given the length, sorted, and their probabilities, for a chain of two states: by counting
     the paths with given numbers of visits and of runs.
     """
@@ -179,21 +179,21 @@ def exact_law(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
 @check("T4", Method.ENUMERATED, "(c) all paths of a chain: normal around m l, error like l^(-1/2)", "of m", 0.1)
 @near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
-    """(c): the law of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l, s^2 l)
-    with an error that falls like l^(-1/2). x: of m.
+    """(c): the distribution of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l,
+    s^2 l) with an error that falls like l^(-1/2). x: of m.
     """
     del rng
     lengths = (32, 128, 512)
     m = -MOVED.kl_per_token() if kl else exponents(MOVED)[0]
     one, two = MOVED.given([1_000, 1_500])
-    s, laws = math.sqrt((two.variance - one.variance) / 500), [exact_law(MOVED, n) for n in lengths]
-    gaps = [abs(p @ S / one.mean - 1) for (S, p), one in zip(laws, MOVED.given(lengths), strict=True)]
+    s, dists = math.sqrt((two.variance - one.variance) / 500), [exact_distribution(MOVED, n) for n in lengths]
+    gaps = [abs(p @ S / one.mean - 1) for (S, p), one in zip(dists, MOVED.given(lengths), strict=True)]
     if not max(gaps) < 1e-9:
         return lambda x: Outcome(-float(max(gaps)), "mean of S", note="counted paths and forward sums differ")
 
     def test(x: float) -> Outcome:
         errors = []
-        for (S, p), n in zip(laws, lengths, strict=True):
+        for (S, p), n in zip(dists, lengths, strict=True):
             normal, F = special.ndtr((S - m * (1 + x) * n) / (s * math.sqrt(n))), np.cumsum(p)
             errors.append(max(np.max(np.abs(F - normal)), np.max(np.abs(F - p - normal))))
         found = ", ".join(f"{error:.3f}" for error in errors)

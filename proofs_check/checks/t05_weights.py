@@ -18,9 +18,7 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("uncorrelated given one length", first="common")
 def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "all", centred: bool = True) -> Test:
     """Over all responses of softmax policies whose lengths shift: the mean of e^S at length l is p_new(l)/p_old(l); the
-    e^{s_t} - 1 have mean 0 and are uncorrelated between positions. x: of the ratio. Near misses: means under the new
-    policy, or where the old one cannot draw half of the responses; s_t in the place of e^{s_t} - 1; and the second part
-    for the responses of the most frequent length alone.
+    e^{s_t} - 1 have mean 0 and are uncorrelated between positions. x: of the ratio.
     """
     stated, exact, sizes = [], [], []
     for _ in range(10):

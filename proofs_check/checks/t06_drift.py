@@ -54,8 +54,8 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
-    """(b) there: the centre is within .01 standard deviations of the mean of S, whose law is nearly normal. x: of the
-    variance. Near misses: -KL a token times the length, and the log of the mean weight alone.
+    """(b) there: the centre is within .01 standard deviations of the mean of S, whose distribution is nearly normal. x:
+    of the variance.
     """
     del rng
     lengths = np.array([10, 100, 1_000])
@@ -75,7 +75,8 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
 @near_miss("lengths shift", shifted=True)
 def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
     """(c): a chain whose states stop alike under both policies, and whose moves differ alike in each state. No length
-    shifts, and each token but the first, whose law is the same, has the KL k: the mean of S is -k (l - 1). x: of k.
+    shifts, and each token but the first, whose distribution is the same, has the KL k: the mean of S is -k (l - 1). x:
+    of k.
     """
     del rng
     moves = np.array([[[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.4], [0.4, 0.6]]])

@@ -14,7 +14,6 @@ from fspo.theory import CosineLemma, Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import (
     CHAIN,
-    AdvantageDrift,
     AutoregressiveTokens,
     FractionalNoise,
     GaussianTokens,
@@ -119,7 +118,7 @@ def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False) -> Test:
     """The constants of e_len are its suprema: reached by r along the first eigenvector of the covariance, and by signs
-    about a median, and never exceeded by random r. Near misses: the covariance without p, and LRE_2 beside kappa_inf.
+    about a median, and never exceeded by random r.
     """
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
@@ -186,7 +185,6 @@ MODELS = (
     ScaledStudent(MU, SIGMA, df=3.0),
     Heteroscedastic(MU, SIGMA, beta=0.15),
     FractionalNoise(MU, SIGMA, hurst=0.65),
-    AdvantageDrift(MU, SIGMA, pull=2e-4),
     CHAIN,
 )
 

@@ -46,7 +46,7 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 @near_miss("over |c|^2", by_clipped=True)
 def projection(rng: np.random.Generator, negative: bool = False, by_clipped: bool = False) -> Test:
     """Of all a >= 0, a* = max(0, <c, g>)/|g|^2 leaves the shortest c - a g, by a scalar search; what is left is
-    orthogonal to g where a* > 0. x: of a*. Near misses allow a* < 0, or divide by |c|^2.
+    orthogonal to g where a* > 0. x: of a*.
     """
     stated, exact, sines = [], [], []
     for _ in range(200):

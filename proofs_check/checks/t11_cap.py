@@ -29,8 +29,8 @@ def held(w: Floats, p: Floats, K: float) -> float:
 
 @dataclass(frozen=True)
 class Responses:
-    """A law of responses: weights w with probabilities p (K,), and, independent of them, gradients A psi (J, D) with
-    probabilities q (J,)."""
+    """A distribution of responses: weights w with probabilities p (K,), and, independent of them, gradients A psi (J,
+    D) with probabilities q (J,)."""
 
     w: Floats
     p: Floats
@@ -64,16 +64,16 @@ class Responses:
         return index, joint.ravel() / joint.sum()
 
 
-def enumerated_error(law: Responses, n: int, tilt: float) -> Callable[[float], float]:
+def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], float]:
     """Return the mean squared error of the mean of min(w, K) A psi over n responses as a function of K, as a sum over
     all outcomes of the n responses."""
-    index, chance = law.outcomes(tilt)
-    truth = (chance * law.w[index[:, 0]]) @ law.gradients[index[:, 1]]
+    index, chance = dist.outcomes(tilt)
+    truth = (chance * dist.w[index[:, 0]]) @ dist.gradients[index[:, 1]]
     at = np.array(list(product(range(chance.size), repeat=n)))
     weight = chance[at].prod(axis=1)
 
     def error(K: float) -> float:
-        terms = np.minimum(law.w, K)[index[:, 0], None] * law.gradients[index[:, 1]]
+        terms = np.minimum(dist.w, K)[index[:, 0], None] * dist.gradients[index[:, 1]]
         return float(weight @ ((terms[at].mean(axis=1) - truth) ** 2).sum(axis=1))
 
     return error
@@ -87,10 +87,10 @@ def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, til
     """A minimiser over K finds fspo's root; the error falls up to it and does not fall after it."""
     stated, found, steps = [], [], []
     for i in range(16):
-        law, n = Responses.draw(rng), 2 + i % 2
-        error = enumerated_error(law, n, tilt)
-        root = theory.cap_of_least_error(law.w, law.p, law.R if noise else 1.0, n - less)
-        grid = np.linspace(0, 1.2 * law.w.max(), 60)
+        dist, n = Responses.draw(rng), 2 + i % 2
+        error = enumerated_error(dist, n, tilt)
+        root = theory.cap_of_least_error(dist.w, dist.p, dist.R if noise else 1.0, n - less)
+        grid = np.linspace(0, 1.2 * dist.w.max(), 60)
         errors = np.array([error(K) for K in grid])
         least = int(np.argmin(errors))
         ends = grid[max(least - 1, 0)], grid[min(least + 1, 59)]
@@ -137,7 +137,7 @@ def limit_of(ratio: float, n: float) -> float:
 @near_miss("R for R - 1 in the limit", off=1.0)
 def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0) -> Test:
     """fspo's root for 20,000 quantiles against root search: closed forms of the lognormal, quadrature of a gamma and a
-    uniform law. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes to kappa, with a gap of the size of s."""
+    uniform distribution. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes to kappa, with a gap of the size of s."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
         R, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
@@ -146,12 +146,12 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0) 
             theory.cap_of_least_error(stats.lognorm.ppf(levels, s, scale=math.exp(-s * s / 2)), levels**0, R, of_n)
         )
         exact.append(lognormal_root(s, R, n))
-        for law in (stats.gamma(shape, scale=1 / shape), stats.uniform(0.2, 1.6)):
-            stated.append(theory.cap_of_least_error(law.ppf(levels), levels**0, R, of_n))
+        for dist in (stats.gamma(shape, scale=1 / shape), stats.uniform(0.2, 1.6)):
+            stated.append(theory.cap_of_least_error(dist.ppf(levels), levels**0, R, of_n))
 
-            def excess(K: float, law: Any = law, R: float = R, n: float = n) -> float:
-                call = quad(law.sf, K, float(law.ppf(1 - 1e-15)), epsabs=1e-12)[0]
-                return n * call - R * K + float(law.mean()) - call
+            def excess(K: float, dist: Any = dist, R: float = R, n: float = n) -> float:
+                call = quad(dist.sf, K, float(dist.ppf(1 - 1e-15)), epsabs=1e-12)[0]
+                return n * call - R * K + float(dist.mean()) - call
 
             exact.append(optimize.brentq(excess, 1e-9, 50, xtol=1e-12))
     gaps = []
@@ -181,16 +181,16 @@ def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: 
     return test
 
 
-def over_lengths(laws: list[Responses], p: Floats, n: float) -> Callable[[Floats], float]:
+def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Floats], float]:
     """Return the error of an update over several lengths as a function of their caps: squared bias plus variance, n p_l
     independent responses of each length."""
 
     def error(caps: Floats) -> float:
-        bias, variance = np.zeros(laws[0].u.size), 0.0
-        for law, share, K in zip(laws, p, caps, strict=True):
-            mean, square = held(law.w, law.p, K), float(law.p @ np.minimum(law.w, K) ** 2)
-            bias += share * (mean - law.p @ law.w) * law.u
-            variance += share / n * (law.R * square - mean**2) * float(law.u @ law.u)
+        bias, variance = np.zeros(dists[0].u.size), 0.0
+        for dist, share, K in zip(dists, p, caps, strict=True):
+            mean, square = held(dist.w, dist.p, K), float(dist.p @ np.minimum(dist.w, K) ** 2)
+            bias += share * (mean - dist.p @ dist.w) * dist.u
+            variance += share / n * (dist.R * square - mean**2) * float(dist.u @ dist.u)
         return float(bias @ bias) + variance
 
     return error
@@ -209,22 +209,22 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
         p, n = rng.dirichlet(np.full(3, 5.0)), 40.0
         w = [np.sort(np.exp(0.5 * rng.standard_normal(40))) for _ in range(3)]
         for parallel in (False, True):
-            laws = []
+            dists = []
             for i in range(3):
                 u = rng.uniform(0.5, 2) * np.eye(3)[0 if parallel else i]
                 noise = rng.uniform(1, 3) * np.linalg.norm(u) * np.eye(3)[(i + 1) % 3]
-                laws.append(Responses(w[i], np.full(40, 1 / 40), np.stack([u + noise, u - noise]), np.full(2, 0.5)))
-            error, start = over_lengths(laws, p, n), np.array([np.median(x) for x in w])
+                dists.append(Responses(w[i], np.full(40, 1 / 40), np.stack([u + noise, u - noise]), np.full(2, 0.5)))
+            error, start = over_lengths(dists, p, n), np.array([np.median(x) for x in w])
             best: Any = optimize.minimize(error, start, method="Nelder-Mead", options=TO_THE_END)
             if np.any(best.x >= [x[-1] for x in w]):
                 continue
-            roots = [theory.cap_of_least_error(x.w, x.p, x.R, n * share) for x, share in zip(laws, p, strict=True)]
+            roots = [theory.cap_of_least_error(x.w, x.p, x.R, n * share) for x, share in zip(dists, p, strict=True)]
             if not parallel or own:
                 stated += roots
                 found += best.x.tolist()
                 continue
-            size = [float(np.linalg.norm(x.u)) for x in laws]
-            number = [z * (x.R * K - held(x.w, x.p, K)) for z, x, K in zip(size, laws, best.x, strict=True)]
+            size = [float(np.linalg.norm(x.u)) for x in dists]
+            number = [z * (x.R * K - held(x.w, x.p, K)) for z, x, K in zip(size, dists, best.x, strict=True)]
             stated += best.x[1:].tolist() if one_cap else number[1:]
             found += [best.x[0]] * 2 if one_cap else [number[0]] * 2
     return equal(stated, found, 1e-5)

@@ -1,4 +1,4 @@
-"""T13: four ratios, where another law drew the responses."""
+"""T13: four ratios, where another distribution drew the responses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 def after_prefix(
     rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False, all_of_p: bool = False
 ) -> Test:
-    """Q is the law that draws, with temperature, top-p and top-k, P the policy. Also -KL <= log k."""
+    """Q is the distribution that draws, with temperature, top-p and top-k, P the policy. Also -KL <= log k."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)
@@ -62,8 +62,8 @@ def after_prefix(
             on = q > 0
             k = p[on].sum() if mass else 1.0
             kl = float((p if reversed_kl else q)[on] @ np.log(q[on] / p[on]))
-            law, r_t = chain.p_draw[rows] / chain.p_draw[rows].sum(), r[rows, t]
-            found = law @ np.exp(r_t), law @ r_t, law @ token_k3(r_t)
+            dist, r_t = chain.p_draw[rows] / chain.p_draw[rows].sum(), r[rows, t]
+            found = dist @ np.exp(r_t), dist @ r_t, dist @ token_k3(r_t)
             stated += [k, -kl, kl - (1 - k)]
             exact += found
             slack.append(np.log(k) - found[1])
@@ -83,21 +83,21 @@ def after_prefix(
 @near_miss("mean 1", one=True)
 @near_miss("KL the other way round", reversed_kl=True)
 def wrong_log_probs(rng: np.random.Generator, one: bool = False, reversed_kl: bool = False) -> Test:
-    """The sampler draws from q and reports q_hat, p is the trainer's law. If p itself drew, the mean of e^r is 1 +
-    chi^2(p, q_hat) and that of r is KL(p, q_hat); both are at least 1 and 0."""
+    """The sampler draws from q and reports q_hat, p is the trainer's distribution. If p itself drew, the mean of e^r is
+    1 + chi^2(p, q_hat) and that of r is KL(p, q_hat); both are at least 1 and 0."""
     stated, exact, slack = [], [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
         logits = {"p": chain.sampling, "q": chain.draw}
         tables = {name: next_symbol(theta) for name, theta in logits.items()}
         for drawn, computed, reported in (("q", "q", "p"), ("q", "p", "q"), ("q", "p", "p"), ("p", "p", "q")):
-            law, p, q_hat = (tables[name] for name in (drawn, computed, reported))
+            dist, p, q_hat = (tables[name] for name in (drawn, computed, reported))
             probability = chain.probability(logits[drawn])
             r = chain.token_log_ratios(logits[computed], logits[reported])
             for t, previous, rows in prefixes(chain):
                 share, at = probability[rows] / probability[rows].sum(), (t, previous)
                 mean, mean_r = share @ np.exp(r[rows, t]), share @ r[rows, t]
-                stated.append(1.0 if one else float(law[at] @ (p[at] / q_hat[at])))
+                stated.append(1.0 if one else float(dist[at] @ (p[at] / q_hat[at])))
                 exact.append(mean)
                 if computed == drawn:
                     first, second = (q_hat[at], p[at]) if reversed_kl else (p[at], q_hat[at])
@@ -285,20 +285,20 @@ def largest_token(
 ) -> Test:
     """Independent normal and Student-t tokens through one threshold, and through that which a token passes with
     probability 1 - alpha^(1/l); AR(1) tokens and fractional noise: a(l) between 1 - l q and 1 - q."""
-    lengths, alpha, q, tests = np.array([4, 16, 64, 256]), 0.8, 0.004, []
+    lengths, alpha, q, tests = np.array([4, 16, 64, 128]), 0.8, 0.004, []
 
     def kept(model: TokenModel, thresholds: Floats) -> list[int]:
         pairs = zip(lengths.tolist(), thresholds, strict=True)
         return [int((model.paths(rng, draws, n).max(axis=1) <= t).sum()) for n, t in pairs]
 
-    laws = (stats.norm(), stats.t(4.0, scale=math.sqrt(0.5)))  # both with the variance 1
+    dists = (stats.norm(), stats.t(4.0, scale=math.sqrt(0.5)))  # both with the variance 1
     models: tuple[TokenModel, ...] = (GaussianTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=4.0))
     if dependent:
         models = (AutoregressiveTokens(0.0, 3.0, 0.8), models[1])  # tokens of the variance 1
-    for model, law in zip(models, laws, strict=True):
-        fair = law.ppf(alpha ** (1 / lengths))
+    for model, dist in zip(models, dists, strict=True):
+        fair = dist.ppf(alpha ** (1 / lengths))
         used = fair[0] * np.sqrt(lengths / lengths[0]) if root else fair[:1].repeat(4) if one else fair
-        tests.append(shares(kept(model, np.full(4, law.isf(q))), draws, (1 - q) ** lengths))
+        tests.append(shares(kept(model, np.full(4, dist.isf(q))), draws, (1 - q) ** lengths))
         tests.append(shares(kept(model, used), draws, np.full(4, alpha)))
     for model in (AutoregressiveTokens(0.0, 3.0, 0.8), FractionalNoise(0.0, 1.0, hurst=0.65)):
         counts = kept(model, np.full(4, stats.norm.isf(q)))

@@ -56,7 +56,7 @@ def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 
     """The error of the mean acceptance is at most D/(T G_T) and 2 (B - A + 1)/T, and under ``exponent`` that of the
     covariance with z at most D/(T G_T) of eta: rows of every log-ratio model whose scale jumps between updates, an
     adversary that puts all rows just inside or outside the band, rows always inside or always outside, and rows of one
-    excess. Near misses take G_1 for G_T, or leave out the 1.
+    excess.
     """
     values, bounds = [], []
     for i in range(48):
@@ -115,16 +115,16 @@ def learnt(
     """
     tests = []
     for adapt in adapts:
-        law = model or (GaussianTokens(MU, SIGMA) if adapt == "range" else FractionalNoise(MU, SIGMA, hurst=0.65))
-        found, token_means = [], matching_means(law)
+        dist = model or (GaussianTokens(MU, SIGMA) if adapt == "range" else FractionalNoise(MU, SIGMA, hurst=0.65))
+        found, token_means = [], matching_means(dist)
         for _ in range(chains):
             online, kept = OnlineRule(template(adapt)), []
             for t in range(90):
                 if t >= 60:
                     n = np.tile(LENGTHS, 16)
                     m = online.rule.centre(token_means)
-                    kept.append(online.rule.apply(law.sample(rng, n), n, np.ones(n.size), m).in_band)
-                S, n = drawn(rng, law, 256)
+                    kept.append(online.rule.apply(dist.sample(rng, n), n, np.ones(n.size), m).in_band)
+                S, n = drawn(rng, dist, 256)
                 online.observe(S, n, np.ones(256), online.template.centre(token_means))
             found.append(np.mean(kept, axis=0).reshape(16, LENGTHS.size).mean(axis=0))
         tests.append(means(np.array(found), np.full(LENGTHS.size, target)))

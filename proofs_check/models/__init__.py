@@ -1,4 +1,4 @@
-"""Log-ratio models: laws of S given the length L (docs/theory.md section 4).
+"""Log-ratio models: distributions of S given the length L (docs/theory.md section 4).
 
 Each model has a drift ``mu`` and a scale ``sigma`` per token, from which the centre of a rule's band follows, the
 ``mean`` and ``variance`` of S at each length, and, if there is a formula, its ``cdf``.
@@ -16,5 +16,4 @@ from proofs_check.models.scaled import (
     ScaledGamma,
     ScaledStudent,
 )
-from proofs_check.models.signed import AdvantageDrift
 from proofs_check.models.tokens import ExponentialTokens, MarkovTokens, StudentTokens, TokenByToken

@@ -12,8 +12,8 @@ from fspo.theory import Floats
 
 
 class LogRatioModel(Protocol):
-    """A law of S given L, with a drift ``mu`` (nats per token) and a long-run scale ``sigma`` (nats per root token).
-    Unless the model says otherwise, the mean of S is ``mu * L``, and its variance over L tends to ``sigma**2``.
+    """A distribution of S given L, with a drift ``mu`` (nats per token) and a long-run scale ``sigma`` (nats per root
+    token). Unless the model says otherwise, the mean of S is ``mu * L``, and its variance over L tends to ``sigma**2``.
     """
 
     @property

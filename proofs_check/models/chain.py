@@ -41,8 +41,8 @@ class StoppedChain:
 
     @classmethod
     def of(cls, start: ArrayLike, going_on: ArrayLike, stops: ArrayLike) -> StoppedChain:
-        """Return a chain from laws of the next state given that the response goes on (2, K, K) and probabilities to
-        stop (2, K)."""
+        """Return a chain from distributions of the next state given that the response goes on (2, K, K) and
+        probabilities to stop (2, K)."""
         ends = np.asarray(stops, np.float64)
         return cls(np.asarray(start, np.float64), np.asarray(going_on) * (1 - ends[..., None]), ends)
 
@@ -91,16 +91,16 @@ class StoppedChain:
         return float(-visits @ ((P * step).sum(axis=1) + e * last) / visits.sum())
 
     def paths_given(self, which: int, length: int) -> tuple[Floats, list[Floats]]:
-        """Return the laws of the states given the length: of the first (K,), and for each further token the law of its
-        state given the state before, (K, K) each. ``which``: 0 for the old policy, 1 for the new.
+        """Return the distributions of the states given the length: of the first (K,), and for each further token the
+        distribution of its state given the state before, (K, K) each. ``which``: 0 for the old policy, 1 for the new.
         """
         ahead = [self.ends[which]]
         for _ in range(length - 1):
             before = self.moves[which] @ ahead[-1]
             ahead.append(before / before.sum())
-        laws = [self.moves[which] * b for b in ahead[-2::-1]]
+        dists = [self.moves[which] * b for b in ahead[-2::-1]]
         start = self.start * ahead[-1]
-        return start / start.sum(), [law / law.sum(axis=1, keepdims=True) for law in laws]
+        return start / start.sum(), [dist / dist.sum(axis=1, keepdims=True) for dist in dists]
 
     def kl_given(self, length: int) -> float:
         """Return KL(old || new) of the responses of one length, by the chain rule over their tokens."""
@@ -118,11 +118,11 @@ class StoppedChain:
         S = np.empty(n.shape)
         for length in np.unique(n):
             at = np.nonzero(np.ravel(n == length))[0]
-            start, laws = self.paths_given(0, int(length))
+            start, dists = self.paths_given(0, int(length))
             state = np.searchsorted(np.cumsum(start)[:-1], rng.random(at.size), side="right")
             total = np.zeros(at.size)
-            for law in laws:
-                ends = np.cumsum(law, axis=1)[:, :-1]
+            for dist in dists:
+                ends = np.cumsum(dist, axis=1)[:, :-1]
                 moved = (rng.random(at.size)[:, None] >= ends[state]).sum(axis=1)
                 total += step[state, moved]
                 state = moved
@@ -138,8 +138,8 @@ class StoppedChain:
             ends = rng.random(live.size) < self.ends[0][state[live]]
             S[live[ends]] += last[state[live[ends]]]
             live = live[~ends]
-            law = self.moves[0] / self.moves[0].sum(axis=1, keepdims=True)
-            moved = (rng.random(live.size)[:, None] >= np.cumsum(law, axis=1)[state[live], :-1]).sum(axis=1)
+            dist = self.moves[0] / self.moves[0].sum(axis=1, keepdims=True)
+            moved = (rng.random(live.size)[:, None] >= np.cumsum(dist, axis=1)[state[live], :-1]).sum(axis=1)
             S[live] += step[state[live], moved]
             state[live] = moved
             n[live] += 1

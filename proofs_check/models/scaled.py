@@ -1,7 +1,7 @@
 """Models in which S is, at every length, a shifted and scaled copy of one standard variable Z.
 
-S = mu L + scale(L) Z. The models differ in the law of Z and in how scale(L) grows. The sqrt band around mu L accepts
-all lengths equally often only if scale(L) is proportional to sqrt(L) (T1).
+S = mu L + scale(L) Z. The models differ in the distribution of Z and in how scale(L) grows. The sqrt band around mu L
+accepts all lengths equally often only if scale(L) is proportional to sqrt(L) (T1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from proofs_check.models.base import numbers_of
 
 @dataclass(frozen=True)
 class ScaleFamily:
-    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses change the law of Z or sd."""
+    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses change the distribution of Z or
+    sd."""
 
     mu: float
     sigma: float
@@ -58,8 +59,8 @@ class ScaleFamily:
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent token log-ratios with the law N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L) directly (section 4
-    of docs/theory.md).
+    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L) directly
+    (section 4 of docs/theory.md).
     """
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
@@ -82,7 +83,7 @@ class AutoregressiveTokens(ScaleFamily):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token has the
-        stationary law.
+        stationary distribution.
         """
         shocks = rng.standard_normal((draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
@@ -92,10 +93,10 @@ class AutoregressiveTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class ScaledGamma(ScaleFamily):
-    """S = mu L + sigma sqrt(L) Z with one standardised gamma law for Z at every L: skew 2/sqrt(shape).
+    """S = mu L + sigma sqrt(L) Z with one standardised gamma distribution for Z at every L: skew 2/sqrt(shape).
 
-    The law of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian. A
-    negative ``sign`` gives the left-skewed mirror image.
+    The distribution of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian.
+    A negative ``sign`` gives the left-skewed mirror image.
     """
 
     shape: float = 1.0
@@ -106,8 +107,8 @@ class ScaledGamma(ScaleFamily):
 
     def _standard_cdf(self, z: Floats) -> Floats:
         total = np.maximum(self.sign * z * math.sqrt(self.shape) + self.shape, 0.0)
-        law = special.gammainc if self.sign > 0 else special.gammaincc
-        return law(self.shape, total)
+        dist = special.gammainc if self.sign > 0 else special.gammaincc
+        return dist(self.shape, total)
 
 
 @dataclass(frozen=True)

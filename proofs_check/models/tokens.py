@@ -1,5 +1,5 @@
-"""Models in which S is a sum of skewed, heavy-tailed or Markov-modulated token log-ratios, so that the shape of its law
-changes with L.
+"""Models in which S is a sum of skewed, heavy-tailed or Markov-modulated token log-ratios, so that the shape of its
+distribution changes with L.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ExponentialTokens(_Tokens):
     RHO3 = 12 / np.e - 2
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, from the gamma law of a sum of exponentials."""
+        """Draw one log-ratio S for each length, from the gamma distribution of a sum of exponentials."""
         n = numbers_of(lengths)
         total = rng.standard_gamma(np.broadcast_to(n, np.shape(lengths)))
         return self.mu * n + self.sigma * (total - n)
@@ -63,7 +63,7 @@ class ExponentialTokens(_Tokens):
 @dataclass(frozen=True)
 class TokenByToken:
     """A token model whose S is drawn as the sum over a path of tokens: slow, but independent of the model's formula for
-    the law of S.
+    the distribution of S.
     """
 
     tokens: TokenModel
@@ -102,7 +102,8 @@ class StudentTokens(_Tokens):
 
     @property
     def rho3(self) -> float:
-        """Return rho3 = E|s - mu|^3 / sigma^3 (T4) of a token log-ratio s with a Student t law; infinite if df <= 3."""
+        """Return rho3 = E|s - mu|^3 / sigma^3 (T4) of a token log-ratio s with a Student t distribution; infinite if df
+        <= 3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
@@ -154,7 +155,7 @@ class StudentTokens(_Tokens):
 
     def _log_characteristic(self, t: Floats) -> Floats:
         """Return the logarithm of the characteristic function, at t > 0, of one token log-ratio. It follows Student's t
-        law scaled to variance 1."""
+        distribution scaled to variance 1."""
         v, x = self.df / 2, t * math.sqrt(self.df - 2)
         return np.log(special.kve(v, x)) - x + v * np.log(x) - special.gammaln(v) - (v - 1) * math.log(2)
 

@@ -1,5 +1,5 @@
-"""A tabular policy whose responses were drawn by another law, and its four log-ratios of docs/theory.md section 1,
-computed for every possible response. Shapes: N responses, T positions, V symbols beside the end symbol.
+"""A tabular policy whose responses were drawn by another distribution, and its four log-ratios of docs/theory.md
+section 1, computed for every possible response. Shapes: N responses, T positions, V symbols beside the end symbol.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fspo.theory import Floats
 from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
-"""Sampling options (temperature, top-p, top-k) of the law that draws the responses in the enumerated checks, as
-arguments of `make_chain`.
+"""Sampling options (temperature, top-p, top-k) of the distribution that draws the responses in the enumerated checks,
+as arguments of `make_chain`.
 """
 
 
@@ -43,15 +43,15 @@ def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Fl
 
 @dataclass(frozen=True)
 class Chain:
-    """Four laws of a response by their logits, and all N responses: the law that draws, and the policies of the
-    sampling, the old and the new weights.
+    """Four distributions of a response by their logits, and all N responses: the distribution that draws, and the
+    policies of the sampling, the old and the new weights.
 
     Attributes
     ----------
     draw, sampling, old, new : arrays (T, V + 1, V + 1)
-        Logits by position, previous and next symbol. ``draw`` holds the logits of the law that draws: those of the
-        sampling weights after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that the sampler
-        cannot draw.
+        Logits by position, previous and next symbol. ``draw`` holds the logits of the distribution that draws: those of
+        the sampling weights after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that the
+        sampler cannot draw.
     responses : PolicyResponses, all N
     advantages : array (N,)
     """
@@ -69,12 +69,12 @@ class Chain:
 
     @cached_property
     def p_draw(self) -> Floats:
-        """Probability of each response under the law that draws."""
+        """Probability of each response under the distribution that draws."""
         return self.probability(self.draw)
 
     @property
     def drawn(self) -> np.ndarray:
-        """Whether each response has a probability above 0 under the law that draws, (N,) bool."""
+        """Whether each response has a probability above 0 under the distribution that draws, (N,) bool."""
         return self.p_draw > 0
 
     @property
@@ -105,8 +105,8 @@ class Chain:
 
     @cached_property
     def engine(self) -> Floats:
-        """Engine log-ratio E: log-probability under the sampling weights less that under the law that draws, nats,
-        (N,).
+        """Engine log-ratio E: log-probability under the sampling weights less that under the distribution that draws,
+        nats, (N,).
         """
         return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
 
@@ -130,8 +130,8 @@ def make_chain(
     """Return a `Chain` with random logits of the sampling weights. The old weights' logits are a random step away from
     them, the new weights' a random step away from the old ones'.
 
-    The logits of the law that draws are those of the sampling weights plus ``noise`` times standard normal numbers,
-    divided by the temperature and then truncated to top-p and top-k.
+    The logits of the distribution that draws are those of the sampling weights plus ``noise`` times standard normal
+    numbers, divided by the temperature and then truncated to top-p and top-k.
     """
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     sampling = rng.standard_normal(shape)

@@ -30,8 +30,7 @@ def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") ->
     """Return the outcome of a check of an inequality, given its slack (larger side less smaller side) at several
     points. The margin is the least slack plus ``rounding``, an allowance for rounding errors.
     """
-    least = float(np.min(slack))
-    return Outcome(least + rounding, unit, note=note)
+    return Outcome(float(np.min(slack)) + rounding, unit, note=note)
 
 
 def worst(*outcomes: Outcome, note: str = "") -> Outcome:
@@ -81,8 +80,7 @@ def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike) -> O
     tails = np.concatenate([binom.cdf(k, trials, low), binom.sf(k - 1, trials, high)])
     share = k / trials
     room = float(np.min(np.minimum(share - low, high - share)))
-    note = f"least room in the envelope {room:+.4f} over {k.size} frequencies"
-    return Outcome(p_value=bonferroni(tails), note=note)
+    return Outcome(p_value=bonferroni(tails), note=f"least room {room:+.4f} over {k.size} frequencies")
 
 
 def bonferroni(p_values: ArrayLike) -> float:
@@ -110,14 +108,13 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) 
     shape = np.asarray(pattern, np.float64)
     pooled = counts.sum() / np.sum(trials * shape) * shape
     statistic = float(np.sum((counts - pooled * trials) ** 2 / (pooled * (1 - pooled) * trials)))
-    p_value = float(chi2.sf(statistic, counts.size - 1))
     note = f"frequencies {observed.min():.4f} to {observed.max():.4f}"
-    return Outcome(p_value=p_value, note=note)
+    return Outcome(p_value=float(chi2.sf(statistic, counts.size - 1)), note=note)
 
 
 def mean_is(samples: np.ndarray, expected: ArrayLike) -> Outcome:
     """Test the means of K columns of N independent rows (N, K) against stated values (K,), by Hotelling's T^2 with its
-    F law."""
+    F distribution."""
     from scipy.stats import f
 
     count, width = samples.shape

@@ -10,8 +10,6 @@ MU, SIGMA = -0.00045, 0.03
 """Drift mu = -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the log-ratio models that checks
 sample from.
 """
-TARGET = 0.8
-"""Target acceptance of the rules whose band follows a target."""
 LENGTHS: Floats = np.array([1.0, 2, 7, 33, 250, 2_000, 16_384, 131_072, 1_000_000, 10_000_000])
 """Lengths in tokens at which formulas are compared with exact values."""
 GRID: Floats = np.array([4.0, 16, 64, 256, 1024, 4096])

@@ -1,20 +1,19 @@
-"""Laws of the excess X of moving responses (T10): tails near and far, mixtures, and tokens that rarely move."""
+"""Distributions of the excess X of moving responses (T10): tails near and far, mixtures, and tokens that rarely
+move."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import mpmath as mp
 from scipy import optimize, special
 
-from proofs_check.tools.settings import DIGITS
 
-
-class MovingLaw(NamedTuple):
-    """A law of X/L^H of the moving responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's inverse."""
+class Moving(NamedTuple):
+    """A distribution of X/L^H of the moving responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's
+    inverse."""
 
     tail: Callable[[Any], Any]
     quantile: Callable[[float], float]
@@ -24,22 +23,22 @@ class MovingLaw(NamedTuple):
         return mp.log(self.tail(mp.exp(t)))
 
 
-NORMAL = MovingLaw(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
+NORMAL = Moving(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
 """|Z| with Z standard normal."""
-STUDENT = MovingLaw(
+STUDENT = Moving(
     lambda x: 2 / mp.pi * (mp.atan(mp.sqrt(3) / x) - (x / mp.sqrt(3)) / (1 + x**2 / 3)),
     lambda p: float(special.stdtrit(3.0, (1 + p) / 2)),
 )
 """|Z| with Z a Student-t variable of 3 degrees of freedom."""
-LOGISTIC = MovingLaw(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
+LOGISTIC = Moving(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
 """|Z| with Z logistic."""
-ONE_EDGE = MovingLaw(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
+ONE_EDGE = Moving(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
 """Z itself, logistic, for a band with one edge: half of the moving responses move away from it, F(0) = 1/2."""
-LAWS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
+DISTRIBUTIONS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
 def inverse(cdf: Callable[[float], float]) -> Callable[[float], float]:
-    """Return the quantiles of a law on x > 0, by root search."""
+    """Return the quantiles of a distribution on x > 0, by root search."""
 
     def quantile(p: float) -> float:
         found: Any = optimize.brentq(lambda x: cdf(x) - p, 0.0, 1e6, xtol=1e-14)
@@ -56,13 +55,14 @@ class Component(NamedTuple):
     growth: Callable[[Any, Any], Any]
 
 
-def scaled(law: MovingLaw, H: float) -> Component:
-    """Return a component of which X/l^H has one law."""
-    return Component(lambda z, q: law.tail(q * mp.exp(-H * z)), lambda z, t: H)
+def scaled(dist: Moving, H: float) -> Component:
+    """Return a component of which X/l^H has one distribution."""
+    return Component(lambda z, q: dist.tail(q * mp.exp(-H * z)), lambda z, t: H)
 
 
 def log_logistic(H: float, power: float, slope: float) -> Component:
-    """Return a component with the tail 1/(1 + (q/l^H)^k), k = power + slope log l: its law changes with the length."""
+    """Return a component with the tail 1/(1 + (q/l^H)^k), k = power + slope log l: its distribution changes with the
+    length."""
 
     def k(z: Any) -> Any:
         return power + slope * z
@@ -80,7 +80,7 @@ STILL = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
 class Mixture(NamedTuple):
     """Components with shares proportional to exp(level + slope log l), and the tail of which the quantile is sought."""
 
-    laws: list[Component]
+    dists: list[Component]
     level: list[float]
     slope: list[float]
     tail: Any
@@ -95,7 +95,7 @@ class Mixture(NamedTuple):
         pi = self.shares(z)
 
         def beyond(y: Any) -> Any:
-            return mp.fsum(p * one.tail(z, mp.exp(y)) for p, one in zip(pi, self.laws, strict=True)) - self.tail
+            return mp.fsum(p * one.tail(z, mp.exp(y)) for p, one in zip(pi, self.dists, strict=True)) - self.tail
 
         return mp.findroot(beyond, (-12, 12), solver="anderson", tol=1e-40)
 
@@ -115,8 +115,8 @@ def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[
 
 
 def in_steps(y: Any) -> Any:
-    """Return ``log_z`` of a law that is lighter than any power and falls in steps: 1 - F is e^(-n^2) at 4^n and
-    e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
+    """Return ``log_z`` of a distribution that is lighter than any power and falls in steps: 1 - F is e^(-n^2) at 4^n
+    and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
     n = int(mp.floor(mp.sqrt(y)))
     flat, past = mp.mpf(2) ** -n, y - n**2
     if past <= flat:
@@ -132,32 +132,3 @@ FAR_TAILS = {
     "Student": FarTail(solved(STUDENT.tail, lambda y: y / 3), 3.0, (4, 6, 8, 10)),
     "1/(1 + x^2)": FarTail(lambda y: mp.log(mp.exp(y) - 1) / 2, 2.0, (4, 6, 8, 10)),
 }
-
-
-JUMP, SHORT, LONG = 0.05, 32, 512
-"""The page's example of tokens that rarely move: the probability that a token's log-ratio is not 0, two lengths."""
-
-
-@cache
-def jumps_quantile(alpha: float, length: int) -> Any:
-    """Return x with P(|R| <= x) = ``alpha``, to 30 digits, for R the sum of ``length`` tokens that are 0, or with
-    probability JUMP standard normal."""
-    jump = mp.mpf(JUMP)
-
-    def cdf(x: Any) -> Any:
-        total = (1 - jump) ** length
-        for k in range(1, length + 1):
-            share = mp.binomial(length, k) * jump**k * (1 - jump) ** (length - k)
-            total += share * mp.erf(x / mp.sqrt(2 * k))
-            if k > length * jump and share < mp.mpf(10) ** -(DIGITS - 10):
-                break
-        return total
-
-    guess = math.sqrt(length * JUMP) * float(special.ndtri((1 + alpha) / 2))
-    return mp.findroot(lambda x: cdf(x) - mp.mpf(alpha), (guess, 0.9 * guess), tol=1e-30)
-
-
-def jumps_exponent(alpha: float) -> float:
-    """Return the exponent of (a) of tokens that rarely move."""
-    with mp.workdps(DIGITS):
-        return float(mp.log(jumps_quantile(alpha, LONG) / jumps_quantile(alpha, SHORT)) / mp.log(mp.mpf(LONG) / SHORT))

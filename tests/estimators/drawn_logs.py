@@ -35,7 +35,8 @@ def small_policy(rng: np.random.Generator, step: float = 0.05) -> Bandit:
     """Return a policy of 15 responses of 1 to 3 tokens, before and after a training step. The step of the usual size
     moves a third of the responses out of the band, and six times that step moves most of them out.
 
-    No response is rare: an estimate that hangs on a few rows of a log has a skewed law, which its interval misses.
+    No response is rare: an estimate that hangs on a few rows of a log has a skewed distribution, which its interval
+    misses.
     """
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=LENGTHS[-1], step=step)
@@ -227,7 +228,7 @@ class Groups:
         numbers make sure that no two rewards of a group are equal.
     alike : float
         Probability that a group holds one response G times. With the rest of the probability, the G responses are drawn
-        independently. In either case each response of the group has the policy's law.
+        independently. In either case each response of the group has the policy's distribution.
     """
 
     bandit: Bandit
@@ -241,16 +242,16 @@ class Groups:
         size = self.offset.size
         return np.indices((self.reward.size,) * size).reshape(size, -1).T
 
-    def mass(self, law: Floats) -> Floats:
-        """Return the probability of each group, (M,). ``law`` (N,): the probability of each response."""
-        each = (law / law.sum())[self.members]
+    def mass(self, dist: Floats) -> Floats:
+        """Return the probability of each group, (M,). ``dist`` (N,): the probability of each response."""
+        each = (dist / dist.sum())[self.members]
         same = np.ptp(self.members, axis=1) == 0
         return (1 - self.alike) * each.prod(axis=1) + self.alike * np.where(same, each[:, 0], 0.0)
 
     def drawn(self, rng: np.random.Generator, number: int) -> np.ndarray:
         """Draw ``number`` groups from the old policy; return the indices of their responses, (number, G)."""
-        law = self.bandit.p_old / self.bandit.p_old.sum()
-        at = rng.choice(law.size, (number, self.offset.size), p=law)
+        dist = self.bandit.p_old / self.bandit.p_old.sum()
+        at = rng.choice(dist.size, (number, self.offset.size), p=dist)
         return np.where(rng.random((number, 1)) < self.alike, at[:, :1], at)
 
     def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
@@ -322,15 +323,15 @@ def write_drawn(
 
     Each rollout of the log has one update on responses in the first epoch, rows of responses freshly drawn from the new
     policy (phase ``audit``, as older logs have), and one update on responses that were trained on. In the rows of this
-    last update S has another law. So a table about first use is wrong if it counts these or the audit's rows.
+    last update S has another distribution. So a table about first use is wrong if it counts these or the audit's rows.
     """
     bandit, log = groups.bandit, writer(run, groups.bandit)
-    laws = [law / law.sum() for law in (bandit.p_old, bandit.p_new)]
+    dists = [dist / dist.sum() for dist in (bandit.p_old, bandit.p_new)]
     prompt = np.repeat(np.arange(prompts), GROUP)
     number = np.arange(prompts * GROUP)
     for rollout in range(rollouts):
         base = {"rollout": rollout, "prompt_id": rollout * prompts + prompt}
-        drawn, fresh = (rng.choice(law.size, number.size, p=law) for law in laws)
+        drawn, fresh = (rng.choice(dist.size, number.size, p=dist) for dist in dists)
         rewards = [groups.reward[at] + np.tile(groups.offset, prompts) for at in (drawn, fresh)]
         A = advantages(rewards[0], prompt, estimator)[0]
         first = (

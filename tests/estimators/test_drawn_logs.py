@@ -129,8 +129,8 @@ def small_logs(rng: np.random.Generator, logs: int = 350, plug_in: bool = False,
     often.
 
     Half of the groups hold one response three times, so responses to a prompt are far from independent. There are two
-    bins of length, with acceptances between .2 and .8 that differ by .2 or more. So no estimate has a skewed law, and
-    a share of 95 % is what the intervals should reach.
+    bins of length, with acceptances between .2 and .8 that differ by .2 or more. So no estimate has a skewed
+    distribution, and a share of 95 % is what the intervals should reach.
 
     The mean of LRE_2^2 is tested jointly with those of the numbers that it is made of (share of the first bin, accepted
     shares), whose true values are known. So chance in these numbers does not hide a bias.
@@ -171,8 +171,8 @@ def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 
     """Check many small logs with scores, each of two updates of 60 groups: the intervals of the cosine on the same
     batch must hold the true value as often as they say, and not more often.
 
-    The true cosine lies between .3 and .7, where its estimate has no skewed law. Two numbers ``width`` (near misses)
-    multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
+    The true cosine lies between .3 and .7, where its estimate has no skewed distribution. Two numbers ``width`` (near
+    misses) multiply the intervals, so that they hold the true value in about 83 % or 99.8 % of the logs.
     """
     updates, prompts, true = 2, 60, 1.0
     while not 0.3 < true < 0.7:
@@ -198,8 +198,8 @@ def population(
     bias, variance and mean squared error, of the update and of its direction (the update over the mean acceptance).
     Check also the cosine on the same batch, where clipped and true update share their noise.
 
-    The log is long because a cosine near 1 has a skewed law: with 30 rollouts 2 of 80 p-values were below .002, with
-    120 the least of 60 was .016.
+    The log is long because a cosine near 1 has a skewed distribution: with 30 rollouts 2 of 80 p-values were below
+    .002, with 120 the least of 60 was .016.
 
     Near misses: ``bias`` multiplies the squared bias in the true values; ``other`` takes the true values of another
     choice of what happens outside the band.

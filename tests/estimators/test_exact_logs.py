@@ -1,8 +1,8 @@
-"""Logs without sampling noise: the tables that ``analysis`` makes of them hold the exact numbers of the law that the
-log follows, up to the rounding of the log's float32.
+"""Logs without sampling noise: the tables that ``analysis`` makes of them hold the exact numbers of the distribution
+that the log follows, up to the rounding of the log's float32.
 
-Some of these logs hold each response as often as a law says. One holds every update that a policy can draw, each as
-often as the others.
+Some of these logs hold each response as often as a distribution says. One holds every update that a policy can draw,
+each as often as the others.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tests.estimators.judging import COSINE, Pairs, verdict
 from tests.estimators.tables import tables
 
 GRID = special.ndtri(np.arange(1, 20) / 20)
-"""Points at which the table ``moments`` compares the law of standardised S with the normal law."""
+"""Points at which the table ``moments`` compares the distribution of standardised S with the normal distribution."""
 
 
 def cosines(
     rng: np.random.Generator, worst: Any = np.argmin, less: str = "drop", band: tuple[float, float] = OTHER_BAND
 ) -> Outcome:
-    """Check the table ``cosine`` on a log that is its law: the cosine at each length, that of the length where it is
-    smallest, and the cosine less that of another rule or of the same rule with drop.
+    """Check the table ``cosine`` on a log that is its distribution: the cosine at each length, that of the length where
+    it is smallest, and the cosine less that of another rule or of the same rule with drop.
 
     Near misses: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
     to clip whose cosine is subtracted in place of that of drop; ``band`` takes the place of the band of `OTHER`.
@@ -85,8 +85,8 @@ def cosines(
 
 
 def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True, some: bool = True) -> Outcome:
-    """Check the tables ``trend``, ``acceptance`` and ``cosine`` on logs that are their law: the slope of
-    the acceptance over log2 of the length, and the slope within windows, where two windows have other laws; what a
+    """Check the tables ``trend``, ``acceptance`` and ``cosine`` on logs that are their distribution: the slope of the
+    acceptance over log2 of the length, and the slope within windows, where two windows have other distributions; what a
     range that is matched to a target acceptance accepts, and its cosine.
 
     A response stands in the log many times, and all its rows are accepted together. Some targets are the share of the
@@ -158,11 +158,11 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
     )
     # Each response stands in the log with three signs of A, and with both numbers S for each sign.
     six = PolicyResponses(*(np.repeat(x, 6, axis=0) for x in (bandit.responses.symbols, bandit.responses.lengths)))
-    law = np.tile([0, 0, 1, 1, 2, 2], counts.size)
-    A = np.array([1.0, -1.0, 0.0])[law] * np.repeat(rng.uniform(0.5, 1.5, counts.size), 6)
-    bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + law)
+    dist = np.tile([0, 0, 1, 1, 2, 2], counts.size)
+    A = np.array([1.0, -1.0, 0.0])[dist] * np.repeat(rng.uniform(0.5, 1.5, counts.size), 6)
+    bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + dist)
     L = bandit.lengths
-    S: Floats = np.array([[1.0], [2.0]]) * (mu[law] * L + sigma[law] * L ** H[law] * np.resize([-1.0, 1.0], L.size))
+    S: Floats = np.array([[1.0], [2.0]]) * (mu[dist] * L + sigma[dist] * L ** H[dist] * np.resize([-1.0, 1.0], L.size))
     rows = tables(lambda run: write_counted(run, bandit, np.array([number, number]), S))
 
     scale = np.sqrt(S**2 @ number / (number @ L))[:, None]
@@ -184,8 +184,8 @@ def exponent(rng: np.random.Generator, of_update: bool = True, still: bool = Fal
             exact = [mean(S, here), variance, mean(np.exp(S), here)]
             pairs.add([row["mean_S"], row["var_S"], row["mean_weight"]], exact)
             u = centred / np.sqrt(mean(centred**2, here))
-            law = np.array([mean((u <= t).astype(float), here) for t in GRID])
-            pairs.add(row["ks_distance"], np.abs(law - special.ndtr(GRID)).max(), unit=1)
+            dist = np.array([mean((u <= t).astype(float), here) for t in GRID])
+            pairs.add(row["ks_distance"], np.abs(dist - special.ndtr(GRID)).max(), unit=1)
         (row,) = rows("scaling", subset=subset, sign="all")
         pairs.add(row["drift_per_token"], mean(S) / mean(L))
         for k, sign in enumerate(("positive", "negative")):

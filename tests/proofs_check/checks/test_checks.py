@@ -113,7 +113,7 @@ RULES = [
     ("T2", "exact counts"),
     ("T3", "wrong drift and a wrong scale"),
     ("T9", "by the formula without"),
-    ("T9", "examples"),
+    ("T9", "cosine .848"),
     ("T10", "a part moves"),
     ("T10", "by rules"),
     ("T10", "two signs"),

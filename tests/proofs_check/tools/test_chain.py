@@ -1,4 +1,4 @@
-"""Truncated sampling by hand, and the chain of the four laws against direct sampling rules."""
+"""Truncated sampling by hand, and the chain of the four distributions against direct sampling rules."""
 
 from __future__ import annotations
 

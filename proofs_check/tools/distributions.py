@@ -18,8 +18,9 @@ from fspo.rules import Rule
 from fspo.theory import Floats
 from proofs_check.tools.settings import DIGITS
 
-Law = Callable[[Floats, float], Floats]
-"""A law of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length L."""
+Cdf = Callable[[Floats, float], Floats]
+"""A distribution of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length
+L."""
 
 
 def normal_share(lo: float, hi: float) -> float:
@@ -47,22 +48,22 @@ def student(z: Floats, length: float) -> Floats:
     return special.stdtr(3.0, z)
 
 
-def gamma_law(z: Floats, length: float) -> Floats:
-    """Return the distribution function at z of a skewed law, that of 1 - G with G a gamma variable of shape 2. It is
-    the same at every length.
+def skewed(z: Floats, length: float) -> Floats:
+    """Return the distribution function at z of a skewed distribution, that of 1 - G with G a gamma variable of shape 2.
+    It is the same at every length.
     """
     del length
     return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
 
 
-def accepted(rule: Rule, lengths: Floats, law: Law, H: float, m: float) -> Floats:
+def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floats:
     """Return the share of responses that the rule's band accepts at each length l. R is the log-ratio, m l its mean,
-    and (R - m l)/l^H has the law ``law``. The band's centre is m l, or 0 if the rule has no drift.
+    and (R - m l)/l^H has the distribution ``dist``. The band's centre is m l, or 0 if the rule has no drift.
     """
     lo, hi = rule.band(lengths, m if rule.needs_stats else None)
     return np.array(
         [
-            float(law((h - m * n) / n**H, n) - law((l - m * n) / n**H, n))
+            float(dist((h - m * n) / n**H, n) - dist((l - m * n) / n**H, n))
             for l, h, n in zip(lo, hi, lengths, strict=True)
         ]
     )
@@ -79,23 +80,23 @@ def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Ru
 
 
 class Discrete(NamedTuple):
-    """A law of a few values, in eighths, with whole numbers as weights, so that float64 is exact and probabilities are
-    counts."""
+    """A distribution of a few values, in eighths, with whole numbers as weights, so that float64 is exact and
+    probabilities are counts."""
 
     values: np.ndarray
     weights: np.ndarray
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, most: int = 5, largest: int = 24) -> Discrete:
-        """Draw a law of up to ``most`` values in [-largest, largest] eighths."""
-        values = rng.choice(np.arange(-largest, largest + 1), int(rng.integers(1, most + 1)), replace=False) / 8
+    def draw(cls, rng: np.random.Generator) -> Discrete:
+        """Draw a distribution of up to 5 values in [-24, 24] eighths."""
+        values = rng.choice(np.arange(-24, 25), int(rng.integers(1, 6)), replace=False) / 8
         return cls(values, rng.integers(1, 10, values.size))
 
     def mirrored(self) -> Discrete:
-        """Return the law of minus the value."""
+        """Return the distribution of minus the value."""
         return Discrete(-self.values, self.weights)
 
     def same_as(self, other: Discrete) -> bool:
-        """Return whether two laws are one."""
+        """Return whether two distributions are one."""
         own, theirs = ({v: w / x.weights.sum() for v, w in zip(*x, strict=True)} for x in (self, other))
         return own == theirs

@@ -1,4 +1,4 @@
-"""T1: one law is what the sqrt band needs."""
+"""T1: one distribution is what the sqrt band needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from proofs_check.models import (
     ScaledStudent,
 )
 from proofs_check.tools.compare import alike, all_of, equal
-from proofs_check.tools.laws import (
+from proofs_check.tools.distributions import (
+    Cdf,
     Discrete,
-    Law,
     accepted,
-    gamma_law,
     logistic,
     mask,
     normal,
     normal_share,
+    skewed,
     student,
 )
 from proofs_check.tools.sampling import band_counts
@@ -56,25 +56,26 @@ def gaussian(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussia
 
 
 def changing(z: np.ndarray, length: float) -> np.ndarray:
-    """Return Student's distribution function with more degrees of freedom for longer responses: not one law."""
+    """Return Student's distribution function with more degrees of freedom for longer responses: not one
+    distribution."""
     return special.stdtr(2.0 + np.sqrt(length), z)
 
 
 @check("T1", Method.CLOSED, "two lengths are accepted alike at gamma = H alone, by root search", "of H", 1e-7)
-@near_miss("a law that changes with the length", laws=(changing,))
-def only_at_H(rng: np.random.Generator, laws: tuple[Law, ...] = (normal, logistic, student, gamma_law)) -> Test:
-    """Where R spreads like L^H by one law, a root search over gamma finds that a band of half-width c L^gamma accepts
-    two lengths alike at gamma = H; the shorter more at H - .25, the longer more at H + .25.
+@near_miss("a distribution that changes with the length", dists=(changing,))
+def only_at_H(rng: np.random.Generator, dists: tuple[Cdf, ...] = (normal, logistic, student, skewed)) -> Test:
+    """Where R spreads like L^H by one distribution, a root search over gamma finds that a band of half-width c L^gamma
+    accepts two lengths alike at gamma = H; the shorter more at H - .25, the longer more at H + .25.
     """
     roots, H_of = [], []
-    for law in laws:
+    for dist in dists:
         for H in (0.3, 0.5, 0.65, 1.0):
             for _ in range(3):
                 c_lo, c_hi = rng.uniform(0.2, 0.9, 2)
                 pair = np.sort(np.exp(rng.uniform(0, np.log(4096), 2))) * np.array([1.0, 2.0])
 
-                def difference(gamma: float, law=law, H=H, c_lo=c_lo, c_hi=c_hi, pair=pair) -> float:
-                    a = accepted(mask("power", c_lo, c_hi, gamma), pair, law, H, -3e-4)
+                def difference(gamma: float, dist=dist, H=H, c_lo=c_lo, c_hi=c_hi, pair=pair) -> float:
+                    a = accepted(mask("power", c_lo, c_hi, gamma), pair, dist, H, -3e-4)
                     return float(a[0] - a[1])
 
                 if not difference(H - 0.25) > 0 > difference(H + 0.25):
@@ -84,41 +85,41 @@ def only_at_H(rng: np.random.Generator, laws: tuple[Law, ...] = (normal, logisti
     return equal(H_of, roots, 1e-8, note=f"{len(roots)} pairs of lengths")
 
 
-@check("T1", Method.ATTACKED, "all ranges alike exactly if one law, in exact counts", "of exponent of S", 0.02)
+@check("T1", Method.ATTACKED, "all ranges alike exactly if one distribution, in exact counts", "of exponent of S", 0.02)
 @near_miss("symmetric ranges are enough", symmetric=True)
 @near_miss("one range is enough", first_alone=True)
 def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: bool = False) -> Test:
-    """In exact counts, on laws of a few values of (S - m L)/sqrt(L) at two lengths: the same, mirrored or any two. All
-    ranges accept the two lengths alike exactly if the laws are one. Near misses ask for symmetric ranges alone, or for
-    one range. x: S spreads like L^(1/2 + x) by one law.
+    """In exact counts, on distributions of a few values of (S - m L)/sqrt(L) at two lengths: the same, mirrored or any
+    two. All ranges accept the two lengths alike exactly if the distributions are one. x: S spreads like L^(1/2 + x) by
+    one distribution.
     """
     cases = []
     for i in range(240):
-        law = Discrete.draw(rng)
-        cases.append((law, (law, law.mirrored(), Discrete.draw(rng))[i % 3], 4.0 ** np.sort(rng.integers(0, 5, 2))))
+        dist = Discrete.draw(rng)
+        cases.append((dist, (dist, dist.mirrored(), Discrete.draw(rng))[i % 3], 4.0 ** np.sort(rng.integers(0, 5, 2))))
 
-    def broken(x: float, law: Discrete, other: Discrete, lengths: np.ndarray) -> bool:
-        sizes = [1 / 16, *(np.unique(np.abs(np.concatenate([law.values, other.values]))) + 1 / 16)]
+    def broken(x: float, dist: Discrete, other: Discrete, lengths: np.ndarray) -> bool:
+        sizes = [1 / 16, *(np.unique(np.abs(np.concatenate([dist.values, other.values]))) + 1 / 16)]
         pairs = [(c, c) for c in sizes] if symmetric else [(c, d) for c in sizes for d in sizes]
         for c_lo, c_hi in pairs[:1] if first_alone else pairs:
             rule = Rule("sqrt", c_lo, c_hi, drift="kl")
             kept = []
-            for one, n in zip((law, other), lengths, strict=True):
+            for one, n in zip((dist, other), lengths, strict=True):
                 lo, hi = rule.band(np.full(one.values.size, n), -1 / 8)
                 S = one.values * n ** (0.5 + x) - n / 8
                 kept.append(one.weights @ ((lo <= S) & (hi >= S)) / one.weights.sum())
             if abs(kept[0] - kept[1]) > 1e-12:
-                return law.same_as(other)
-        return not law.same_as(other)
+                return dist.same_as(other)
+        return not dist.same_as(other)
 
     def test(x: float) -> Outcome:
         found = sum(broken(x, *case) for case in cases)
-        return Outcome(0.5 - found, "laws, exact counts", note=f"{found} of {len(cases)} pairs of laws break it")
+        return Outcome(0.5 - found, "exact counts", note=f"{found} of {len(cases)} pairs of distributions break it")
 
     return test
 
 
-ONE_LAW = (GaussianTokens(MU, SIGMA), ScaledGamma(MU, SIGMA, shape=0.5), ScaledStudent(MU, SIGMA, df=3.0))
+ONE_DISTRIBUTION = (GaussianTokens(MU, SIGMA), ScaledGamma(MU, SIGMA, shape=0.5), ScaledStudent(MU, SIGMA, df=3.0))
 
 
 @check("T1", Method.SIMULATED, "normal, skewed and heavy-tailed S through the rule", "of a(l), end to end", 0.03)
@@ -127,7 +128,10 @@ ONE_LAW = (GaussianTokens(MU, SIGMA), ScaledGamma(MU, SIGMA, shape=0.5), ScaledS
 @near_miss("fractional noise, H = .53", models=(FractionalNoise(MU, SIGMA, 0.53),))
 @near_miss("scale grows like l^.03", models=(Heteroscedastic(MU, SIGMA, beta=0.03),))
 def simulated(
-    rng: np.random.Generator, models: tuple[LogRatioModel, ...] = ONE_LAW, draws: int = 100_000, **wrong: object
+    rng: np.random.Generator,
+    models: tuple[LogRatioModel, ...] = ONE_DISTRIBUTION,
+    draws: int = 100_000,
+    **wrong: object,
 ) -> Test:
     """Draws of normal, skewed and heavy-tailed S, 4 to 4,096 tokens, through the rule: every length alike."""
     rule = band(**({"c_lo": 0.03, "c_hi": 0.045, "drift": "kl"} | wrong))  # type: ignore[arg-type]
