@@ -24,14 +24,14 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "fspo": 16_985,
-    "analysis": 8_070,
+    "analysis": 8_025,
     "analysis/claims": 550,
     "analysis/doctor": 4_200,
     "analysis/importing": 2_020,
     "figures": 2_915,
     "figures/page": 460,
-    "proofs_check": 5_100,
-    "studies": 1_865,
+    "proofs_check": 5_000,
+    "studies": 1_500,
     "benchmarks": 1_000,
     "docs": 205,
     "examples": 205,
@@ -40,7 +40,7 @@ LINES = {
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 43_735, 27_375
+PYTHON_LINES, TEST_LINES = 43_225, 27_070
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
