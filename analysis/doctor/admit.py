@@ -31,10 +31,8 @@ READ = (
 )
 """Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
-KEPT = 300_000
-"""Largest number of rows kept in memory for the checks that need many rows at once, that is for the checks in
-`analysis.doctor.doctor.ON_KEPT_ROWS`. Of a log with more rows, these checks read evenly spread rollouts only.
-"""
+KEPT = 500_000
+"""Largest number of rows kept in memory. Of a log with more rows, most checks read evenly spread rollouts only."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, Rows, enough
 from analysis.rules.evaluate import TARGETS
-from fspo.rules import Rule, calibrate, scaled, standardized_excess
+from fspo.rules import calibrate
 from fspo.stats.bins import quantile_bins
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import mean_interval
@@ -218,34 +218,16 @@ def acceptance(p: Patient, target: float | None = None) -> Answer:
 
 
 def _ranges(p: Patient, rows: Rows, target: float) -> list[Evidence]:
-    """Return the range with which the rule's band would accept the share ``target`` of the rows, with an interval.
-
-    The interval is Woodruff's: its ends are the ranges with which the band would accept as much as the lower and the
-    upper end of the acceptance's interval.
-    """
-    rule = p.rule
+    """Return the range with which the rule's band would accept the share ``target`` of the rows."""
+    rule, S = p.rule, rows.S
     if rule is None:
         return []
-    S, still = rows.S, rule
     if rule.drift != "none":
         if not rows.has("drift"):
             return []
-        S, still = rows.S - rows["drift"] * rows.L, replace(rule, drift="none")
-    excess = standardized_excess(still, S, rows.L, np.ones_like(S))
-    fitted = calibrate(still, S, rows.L, np.ones_like(S), target)
-    factor = float(np.quantile(excess, target))
-    share = rows.share("", excess <= factor)
-    ends = [_scaled(still, float(np.quantile(excess, np.clip(q, 0, 1)))) for q in (share.low, share.high)]
-    unit = "nats per root token" if still.shape == "sqrt" else ""
-    names = ("range_lo", "range_hi")
-    both = fitted.range_lo == fitted.range_hi
-    out = []
-    for name in names[: 1 if both else 2]:
-        low, high = (getattr(e, name) if e else np.nan for e in ends)
-        said = " and ".join(names) if both else name
-        out.append(Evidence(f"{said} for {target:.0%}", float(getattr(fitted, name)), low, high, unit))
-    return out
-
-
-def _scaled(rule: Rule, factor: float) -> Rule | None:
-    return scaled(rule, factor) if factor > 0 else None
+        S, rule = rows.S - rows["drift"] * rows.L, replace(rule, drift="none")
+    fitted = calibrate(rule, S, rows.L, np.ones_like(S), target)
+    unit = "nats per root token" if rule.shape == "sqrt" else ""
+    ends = {"range_lo": fitted.range_lo, "range_hi": fitted.range_hi}
+    ends = {"range_lo and range_hi": fitted.range_lo} if fitted.range_lo == fitted.range_hi else ends
+    return [Evidence(f"{name} for {target:.0%}", float(value), unit=unit) for name, value in ends.items()]

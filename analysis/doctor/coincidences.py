@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.laws import EACH
-from analysis.doctor.patient import MIN_ROWS, Floats, Rows
+from analysis.doctor.first_epoch import EACH
+from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.log.copies import COPIES, LEAST, LONG, SAME_PROMPT, find_copies, marks
 from analysis.log.rows import numbered, repeated
 from analysis.stats.anytime import AnytimeMean
@@ -51,312 +50,257 @@ BY_LENGTH = 0.97
 """The correlation of A with the length inside groups is reported if its absolute value exceeds this."""
 
 
-@dataclass
-class Coincidences:
-    """Counts and sums over a log's rows, from which ``fspo doctor`` finds copied rows, S held at a limit, minibatches
-    sorted by length, and advantages that depend on length. Pass complete rollouts to ``add``, in order.
-
-    Parameters
-    ----------
-    limit : int, optional
-        The token limit of responses, if the configuration says it.
+def counted_twice(rows: Rows) -> Answer:
+    """Check whether responses stand in the log under two ids: rows equal to the last bit, or a rollout that copies an
+    earlier one.
     """
+    name, rows = "counted_twice", _changed(rows)
+    sums = [np.nan_to_num(rows[c]) for c in ("log_ratio", "reward", "sum_sq_log_ratio", "k3_sum")]
+    copies = find_copies(*(rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length")), *sums)
+    judged, mixed = int(copies.judged.sum()), int(copies.mixed.sum())
+    if judged < MIN_ROWS:
+        return not_checked(name, f"{judged} rows of {LONG} tokens or more with S other than 0")
+    copied = _copied_rollouts(rows, sums)
+    of_others = float(copies.prompts.sum()) / judged
+    same = float(copies.pairs.sum()) / mixed if mixed >= LEAST else 0.0
+    evidence = (
+        Evidence("rows equal to the last bit to one of another prompt in the same step", of_others, unit="share"),
+        Evidence("rows with copies of another id, in pairs, where a group's rows differ", same, unit="share"),
+        Evidence("rollouts that copy an earlier one", float(len(copied))),
+    )
+    since = [
+        int(rows["rollout"][which].min())
+        for which, on in ((copies.prompts, of_others >= COPIES), (copies.pairs, same >= SAME_PROMPT))
+        if on
+    ]
+    if not since and not copied:
+        return clear(name, "no response stands under two ids", *evidence)
+    texts = [f"rollout {a} copies rollout {b}" for a, b in list(copied.items())[:3]]
+    if since:
+        texts.append(f"{max(of_others, same):.0%} of the rows have S, L and sums of another id, to the last bit")
+    return found(
+        name,
+        Severity.CRITICAL,
+        "; ".join(texts) + ": responses are counted twice, and intervals are too narrow",
+        "look for a rank whose rows were gathered and logged again, or a file copied under another number",
+        *evidence,
+        since=min([*since, *copied]),
+    )
 
-    limit: int | None = None
-    judged: int = 0
-    mixed: int = 0
-    copies: int = 0
-    same_prompt: int = 0
-    copied: dict[int, int] = field(default_factory=dict)  # For each copied rollout, the earlier rollout that it copies.
-    # For the hash of each remembered row (some rows of each rollout are remembered): the first rollout that has it.
-    marks: dict[int, int] = field(default_factory=dict)
-    # For the greatest and the least S: its value, the numbers of rows and of prompts that have it, and the first
-    # rollout that has it.
-    held: dict[str, tuple[float, int, int, int]] = field(default_factory=dict)
-    coarse: Counter[str] = field(default_factory=Counter)
-    again: Floats = field(default_factory=lambda: np.zeros(2))  # later uses of moved responses; those with S unchanged
-    batches: Floats = field(default_factory=lambda: np.zeros(2))  # minibatches of several prompts; those of one length
-    lengths: Counter[int] = field(default_factory=Counter)  # number of responses by length
-    truncated: Counter[int] = field(default_factory=Counter)  # those marked as truncated
-    flagged: bool = False
-    between: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    share: Floats = field(default_factory=lambda: np.zeros(2))
-    # First row for x = length, second for x = log length: sums over responses of x^2, x A and A^2, with x and A less
-    # the means of their group.
-    products: Floats = field(default_factory=lambda: np.zeros((2, 3)))
-    groups: int = 0
-    since: dict[str, int] = field(default_factory=dict)
 
-    def add(self, rows: Rows) -> None:
-        """Add rows of complete rollouts to the counts and sums by which coincidences are found: copied rows, S held
-        at a limit, minibatches sorted by length, advantages that depend on length.
-        """
-        since = rows["updates_since_rollout"]
-        moved = rows.take(np.isfinite(rows.S) & (since >= 1) & (rows.S != 0) & (rows["length"] >= 1))
-        if len(moved):
-            self._copies(moved)
-            self._held(moved)
-            order = np.lexsort((moved["step"], moved["response_id"], moved["rollout"]))
-            key, S = numbered(moved["rollout"], moved["response_id"])[order], moved.S[order]
-            later = (key[1:] == key[:-1]) & (np.diff(moved["step"][order]) > 0)
-            self.again += (later.sum(), np.sum(later & (S[1:] == S[:-1])))
-        first = rows.take(rows.first & (rows["length"] >= 1))
-        if len(first):
-            self._lengths(first)
-            self._minibatches(first)
-            self._advantages(first)
+def _changed(rows: Rows) -> Rows:
+    """The rows with a token whose S an update has changed."""
+    return rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
 
-    def _copies(self, rows: Rows) -> None:
-        sums = [np.nan_to_num(rows[c]) for c in ("log_ratio", "reward", "sum_sq_log_ratio", "k3_sum")]
-        keys = (rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length"))
-        copies = find_copies(*keys, *sums)
-        self.judged += int(copies.judged.sum())
-        self.mixed += int(copies.mixed.sum())
-        self.copies += int(copies.prompts.sum())
-        self.same_prompt += int(copies.pairs.sum())
-        for name, which in (("copies", copies.prompts), ("same", copies.pairs)):
-            if which.any():
-                self.since.setdefault(name, int(rows["rollout"][which].min()))
-        long = rows.take(rows.L >= LONG)
-        if not len(long):
-            return
-        mark = marks(*(x[rows.L >= LONG] for x in (rows.L, *sums)))
-        for rollout in np.unique(long["rollout"]):
-            least = mark[long["rollout"] == rollout]
-            if len(least) > 4 * MARKS:
-                least = np.partition(least, 4 * MARKS)[: 4 * MARKS]
-            here = np.unique(least)[:MARKS].tolist()
-            earlier = Counter(self.marks[m] for m in here if m in self.marks)
-            if earlier and len(here) >= 8 and earlier.most_common(1)[0][1] >= len(here) / 2:
-                self.copied[int(rollout)] = earlier.most_common(1)[0][0]
-            self.marks |= {m: int(rollout) for m in here if m not in self.marks}
 
-    def _held(self, rows: Rows) -> None:
-        """Count the rows with exactly the greatest or the least S so far, and the rows whose S a 16-bit float can hold.
+def _copied_rollouts(rows: Rows, sums: list[Floats]) -> dict[int, int]:
+    """Return the rollouts of which half of the remembered rows are rows of one earlier rollout, with that rollout.
 
-        Many rows of the first kind show that S was held at a limit, many of the second that it was rounded.
-        """
-        S = rows.S
-        for end, x in (("greatest", float(S.max())), ("least", float(S.min()))):
-            at = np.asarray(x == S)
-            number = int(at.sum())
-            prompts = len(np.unique(np.stack([rows["rollout"][at], rows["prompt_id"][at]]), axis=1).T)
-            value, count, before, rollout = self.held.get(end, (x, 0, 0, int(rows["rollout"].min())))
-            beyond = x > value if end == "greatest" else x < value
-            if beyond:
-                self.held[end] = x, number, prompts, int(rows["rollout"][at].min())
-            elif x == value:
-                self.held[end] = x, count + number, before + prompts, rollout
-        single = S.astype(np.float32)
-        self.coarse["rows"] += len(S)
-        with np.errstate(over="ignore"):
-            self.coarse["float16"] += int(np.sum(S.astype(np.float16) == S))
-        self.coarse["bfloat16"] += int(np.sum((single == S) & ((single.view(np.uint32) & 0xFFFF) == 0)))
+    Of each rollout ``MARKS`` rows of ``LONG`` tokens or more are remembered, by a hash of their length and sums.
+    """
+    long = rows.L >= LONG
+    mark, rollout = marks(*(x[long] for x in (rows.L, *sums))), rows["rollout"][long]
+    seen: dict[int, int] = {}
+    copied: dict[int, int] = {}
+    for number in np.unique(rollout).tolist():
+        here = np.unique(mark[rollout == number])[:MARKS].tolist()
+        earlier = Counter(seen[m] for m in here if m in seen).most_common(1)
+        if earlier and len(here) >= 8 and earlier[0][1] >= len(here) / 2:
+            copied[number] = earlier[0][0]
+        seen |= {m: number for m in here if m not in seen}
+    return copied
 
-    def _lengths(self, rows: Rows) -> None:
-        truncated = rows["truncated"] == 1
-        self.flagged |= rows.has("truncated")
-        for counter, which in ((self.lengths, slice(None)), (self.truncated, truncated)):
-            length, number = np.unique(rows.L[which].astype(np.int64), return_counts=True)
-            counter.update(dict(zip(length.tolist(), number.tolist(), strict=True)))
 
-    def _minibatches(self, rows: Rows) -> None:
-        """Add, for each rollout, how much more its minibatches differ in length than chance explains.
+def values_of_s(rows: Rows) -> Answer:
+    """Check whether S is held at a limit, is rounded to 16 bits, or stays the same at later updates.
 
-        The measure is the share of the variance of the prompts' mean log lengths that lies between minibatches, less
-        the share expected if whole prompts were put into minibatches at random.
-        """
-        for rollout in np.unique(rows["rollout"]):
-            here = rows.take(rows["rollout"] == rollout)
-            prompt = numbered(here["prompt_id"], here["step"])
-            count = np.bincount(prompt)
-            mean = np.bincount(prompt, np.log(here.L)) / count
-            step = np.zeros(len(count), np.int64)
-            step[prompt] = here["step"]
-            batch = numbered(step)
-            number = int(batch.max()) + 1
-            rows_of = numbered(here["step"])
-            longest, least = np.zeros(number), np.full(number, np.inf)
-            np.maximum.at(longest, rows_of, here.L)
-            np.minimum.at(least, rows_of, here.L)
-            several = np.bincount(batch) >= 2
-            self.batches += (several.sum(), np.sum(several & (longest == least)))
-            if number < 2 or len(mean) < 2 * number or mean.std() < 1e-9:
-                continue
-            size = np.bincount(batch)
-            inside = np.bincount(batch, mean) / size
-            share = float(np.sum(size * (inside - mean.mean()) ** 2) / np.sum((mean - mean.mean()) ** 2))
-            chance = (number - 1) / (len(mean) - 1)
-            self.share += (share - chance, 1)
-            self.between.add(np.array([share - chance]), np.array([rollout]))
-
-    def _advantages(self, rows: Rows) -> None:
-        rows = rows.take(np.isfinite(rows["advantage"]))
-        if not len(rows):
-            return
-        group, A = numbered(rows["rollout"], rows["prompt_id"]), rows["advantage"]
-        count = np.bincount(group)
-        distinct = np.bincount(numbered(group), ~repeated(group, rows["length"].astype(np.int64)))
-        use = (distinct >= 3)[group] & (np.bincount(group, np.abs(A)) > 0)[group]
-        self.groups += int(np.sum((distinct >= 3) & (np.bincount(group, np.abs(A)) > 0)))
-        for k, x in enumerate((rows.L, np.log(rows.L))):
-            x = x - (np.bincount(group, x) / count)[group]
-            a = A - (np.bincount(group, A) / count)[group]
-            self.products[k] += [float(np.sum(p * use)) for p in (x * x, x * a, a * a)]
-
-    def answers(self) -> list[Answer]:
-        """Return the doctor's answers about coincidences in a run: one for each check of this module."""
-        return [self._twice(), self._values(), self._pile(), self._sorted(), self._by_length()]
-
-    def _twice(self) -> Answer:
-        name = "counted_twice"
-        if self.judged < MIN_ROWS:
-            return not_checked(name, f"{self.judged} rows of {LONG} tokens or more with S other than 0")
-        copies = self.copies / self.judged
-        same = self.same_prompt / self.mixed if self.mixed >= LEAST else 0.0
-        evidence = (
-            Evidence("rows equal to the last bit to one of another prompt in the same step", copies, unit="share"),
-            Evidence("rows with copies of another id, in pairs, where a group's rows differ", same, unit="share"),
-            Evidence("rollouts that copy an earlier one", float(len(self.copied))),
-        )
-        if copies < COPIES and same < SAME_PROMPT and not self.copied:
-            return clear(name, "no response stands under two ids", *evidence)
-        since = [self.since[n] for n, on in (("copies", copies >= COPIES), ("same", same >= SAME_PROMPT)) if on]
-        texts = [f"rollout {a} copies rollout {b}" for a, b in list(self.copied.items())[:3]]
-        if since:
-            texts.append(f"{max(copies, same):.0%} of the rows have S, L and sums of another id, to the last bit")
+    Many rows with exactly the greatest or the least S show that S was held at a limit.
+    """
+    name, rows = "values_of_s", _changed(rows)
+    S, n = rows.S, len(rows)
+    if n < MIN_ROWS:
+        return not_checked(name, f"{n} rows with S other than 0")
+    order = np.lexsort((rows["step"], rows["response_id"], rows["rollout"]))
+    key = numbered(rows["rollout"], rows["response_id"])[order]
+    later = (key[1:] == key[:-1]) & (np.diff(rows["step"][order]) > 0)
+    same = later & (S[order][1:] == S[order][:-1])
+    if later.sum() >= MIN_ROWS and same.sum() > UNCHANGED * later.sum():
+        share = float(same.sum() / later.sum())
         return found(
             name,
             Severity.CRITICAL,
-            "; ".join(texts) + ": responses are counted twice, and intervals are too narrow",
-            "look for a rank whose rows were gathered and logged again, or a file copied under another number",
-            *evidence,
-            since=min([*since, *self.copied]),
+            f"{share:.0%} of the responses have the same S, to the last bit, at a later update: new log-probs are not "
+            "computed again after updates",
+            "compute the new log-probabilities at each update, under the weights that it changes",
+            Evidence("later uses with an unchanged S", share, unit="share"),
         )
-
-    def _values(self) -> Answer:
-        name, rows = "values_of_s", self.coarse["rows"]
-        if rows < MIN_ROWS:
-            return not_checked(name, f"{rows} rows with S other than 0")
-        ends = {end: v for end, v in self.held.items() if v[1] >= HELD * rows and v[2] >= LEAST_HELD}
-        coarse = next((kind for kind in ("bfloat16", "float16") if self.coarse[kind] > 0.99 * rows), "")
-        if self.again[0] >= MIN_ROWS and self.again[1] > UNCHANGED * self.again[0]:
-            return found(
-                name,
-                Severity.CRITICAL,
-                f"{self.again[1] / self.again[0]:.0%} of the responses have the same S, to the last bit, at a later "
-                "update: new log-probs are not computed again after updates",
-                "compute the new log-probabilities at each update, under the weights that it changes",
-                Evidence("later uses with an unchanged S", self.again[1] / self.again[0], unit="share"),
-            )
-        if ends:
-            end, (value, count, prompts, since) = next(iter(ends.items()))
+    for end, value in (("greatest", float(S.max())), ("least", float(S.min()))):
+        held = rows.take(np.asarray(value == S))
+        if len(held) >= HELD * n and held.clusters >= LEAST_HELD:
             return found(
                 name,
                 Severity.WARNING,
-                f"{count} rows of {prompts} prompts have exactly the {end} S, {value:.6g}: S is held at a limit before "
-                "the rule sees it",
+                f"{len(held)} rows of {held.clusters} prompts have exactly the {end} S, {value:.6g}: S is held at a "
+                "limit before the rule sees it",
                 "log S as it is, and let the rule bound the weight",
-                Evidence(f"rows at the {end} S", count / rows, unit="share"),
-                since=since,
+                Evidence(f"rows at the {end} S", len(held) / n, unit="share"),
+                since=int(held["rollout"].min()),
             )
-        if coarse:
-            return found(
-                name,
-                Severity.WARNING,
-                f"every S is a {coarse} number: sums over many tokens lose the changes of single tokens",
-                "subtract and sum log-probabilities in float32 or float64",
-                Evidence(f"rows whose S is a {coarse} number", self.coarse[coarse] / rows, unit="share"),
-            )
-        return clear(name, "S has all its digits and is held nowhere")
-
-    def _pile(self) -> Answer:
-        """Check whether responses that the token limit cut off are not marked as truncated.
-
-        Many responses of one length count as cut off only if that length is the token limit, because answers of a fixed
-        form may all have one length too.
-        """
-        name = "length_pile"
-        if not self.flagged or not len(self.lengths):
-            return not_checked(name, "the log does not say which responses are truncated")
-        if self.batches[0] >= LENGTHS and self.batches[1] >= ONE_LENGTH * self.batches[0] and len(self.lengths) > 2:
-            return found(
-                name,
-                Severity.WARNING,
-                f"in {self.batches[1]:.0f} of {self.batches[0]:.0f} minibatches all responses have one length: padding "
-                "counts in the length",
-                "count the tokens of the loss's mask, which ends with the end-of-sequence token",
-                Evidence("minibatches of one length", self.batches[1] / self.batches[0], unit="share"),
-            )
-        marked, limit = self.truncated.total(), self.limit
-        usual, times = max(self.truncated.items(), key=lambda item: item[1], default=(0, 0))
-        if marked >= MARKED and times >= ONE_LIMIT * marked:
-            limit = usual
-        guessed = False
-        if not marked and (largest := max(self.lengths)) and (limit is None or largest < limit):
-            upper = [n for length, n in self.lengths.items() if largest / 2 <= length < largest]
-            here = self.lengths[largest]
-            if here >= max(CUT_OFF * self.lengths.total(), LEAST_PILE, TIMES * max(upper, default=here)):
-                limit, guessed = largest, True
-        if limit is None:
-            return not_checked(name, "neither the configuration nor responses marked as truncated show a token limit")
-        different = sum(length < limit for length in self.lengths)
-        if different < LENGTHS:
-            return not_checked(name, f"{different} lengths below the token limit, {LENGTHS} are wanted")
-        unmarked, total, low = self.lengths - self.truncated, self.lengths.total(), int(0.8 * limit)
-        at, over = unmarked[limit], sum(n for length, n in unmarked.items() if length > limit)
-        below = sum(n for length, n in self.lengths.items() if low <= length < limit) / (limit - low)
-        pile = at >= 5 * below + 5 * math.sqrt(below)
-        evidence = tuple(
-            Evidence(f"responses of {what} {limit} tokens, the limit, not marked as truncated", n / total, unit="share")
-            for what, n in (("exactly", at), ("more than", over))
-        )
-        wrong = over + at * pile
-        if wrong < max(PILE * total, LEAST_PILE):
-            return clear(name, "no pile of ended responses at the token limit, and none beyond", *evidence)
-        return found(
-            name,
-            Severity.INFO if guessed else Severity.WARNING,
-            f"{wrong:.0f} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may "
-            "be cut off at a limit"
-            if guessed
-            else f"{wrong:.0f} responses have {limit} tokens, the limit, or more, and are not marked as truncated",
-            "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
-            "padding in the length",
-            *evidence,
-        )
-
-    def _sorted(self) -> Answer:
-        name = "sorted_minibatches"
-        if self.share[1] < 3:
-            return not_checked(name, "fewer than 3 rollouts with several minibatches of several prompts")
-        mean = float(self.share[0] / self.share[1])
-        evidence = Evidence("variance of log length between minibatches beyond chance", mean, unit="share")
-        if mean < SORTED or (self.between.above is None and self.share[1] > 8):
-            return clear(name, "minibatches are cut without regard to length", evidence)
+    single = S.astype(np.float32)
+    with np.errstate(over="ignore"):
+        exact = {
+            "bfloat16": np.mean((single == S) & ((single.view(np.uint32) & 0xFFFF) == 0)),
+            "float16": np.mean(S.astype(np.float16) == S),
+        }
+    if coarse := next((kind for kind, share in exact.items() if share > 0.99), ""):
         return found(
             name,
             Severity.WARNING,
-            "minibatches are sorted by length: updates since the rollout and length are one thing, so no curve over "
-            "length can be told from one over staleness",
-            "shuffle prompts before they are cut into minibatches",
-            evidence,
+            f"every S is a {coarse} number: sums over many tokens lose the changes of single tokens",
+            "subtract and sum log-probabilities in float32 or float64",
+            Evidence(f"rows whose S is a {coarse} number", float(exact[coarse]), unit="share"),
         )
+    return clear(name, "S has all its digits and is held nowhere")
 
-    def _by_length(self) -> Answer:
-        name = "advantage_by_length"
-        if self.groups < 20:
-            return not_checked(name, f"{self.groups} groups with three lengths and an advantage, 20 are wanted")
-        with np.errstate(invalid="ignore", divide="ignore"):
-            r = self.products[:, 1] / np.sqrt(self.products[:, 0] * self.products[:, 2])
-        best = int(np.nanargmax(np.abs(r))) if np.isfinite(r).any() else 0
-        evidence = Evidence(f"correlation of A and {('L', 'log L')[best]} inside groups", float(r[best]))
-        if not abs(r[best]) > BY_LENGTH:
-            return clear(name, "A is no function of the length", evidence)
+
+def length_pile(rows: Rows, limit: int | None) -> Answer:
+    """Check whether responses that the token limit cut off are not marked as truncated, and whether padding counts.
+
+    Many responses of one length count as cut off only if that length is the token limit, because answers of a fixed
+    form may all have one length too. ``limit`` is the token limit that the configuration says, or None.
+    """
+    name = "length_pile"
+    rows = rows.take(rows.first & (rows["length"] >= 1))
+    if not len(rows) or not rows.has("truncated"):
+        return not_checked(name, "the log does not say which responses are truncated")
+    marked = rows["truncated"] == 1
+    lengths, all_of = np.unique(rows.L, return_counts=True)
+    number, longest, least = _extremes(rows)
+    several, one = int(np.sum(number)), int(np.sum(number & (longest == least)))
+    if several >= LENGTHS and one >= ONE_LENGTH * several and len(lengths) > 2:
         return found(
             name,
             Severity.WARNING,
-            "inside groups the advantage is a function of the length: the reward counts tokens",
-            "look at the reward: a length penalty or bonus outweighs everything else",
-            evidence,
+            f"in {one} of {several} minibatches all responses have one length: padding counts in the length",
+            "count the tokens of the loss's mask, which ends with the end-of-sequence token",
+            Evidence("minibatches of one length", one / several, unit="share"),
         )
+    largest, guessed = lengths[-1], False
+    of_marked, times = np.unique(rows.L[marked], return_counts=True)
+    if marked.sum() >= MARKED and times.max() >= ONE_LIMIT * marked.sum():
+        limit = int(of_marked[times.argmax()])
+    if not marked.any() and (limit is None or largest < limit):
+        upper = all_of[(lengths >= largest / 2) & (lengths < largest)]
+        if all_of[-1] >= max(CUT_OFF * len(rows), LEAST_PILE, TIMES * max(upper, default=all_of[-1])):
+            limit, guessed = int(largest), True
+    if limit is None:
+        return not_checked(name, "neither the configuration nor responses marked as truncated show a token limit")
+    different = int(np.sum(lengths < limit))
+    if different < LENGTHS:
+        return not_checked(name, f"{different} lengths below the token limit, {LENGTHS} are wanted")
+    at, over = (int(np.sum(~marked & which)) for which in (limit == rows.L, limit < rows.L))
+    low = int(0.8 * limit)
+    below = float(np.sum((low <= rows.L) & (limit > rows.L))) / (limit - low)
+    evidence = tuple(
+        Evidence(f"responses of {what} {limit} tokens, the limit, not marked as truncated", n / len(rows), unit="share")
+        for what, n in (("exactly", at), ("more than", over))
+    )
+    wrong = over + at * (at >= 5 * below + 5 * math.sqrt(below))
+    if wrong < max(PILE * len(rows), LEAST_PILE):
+        return clear(name, "no pile of ended responses at the token limit, and none beyond", *evidence)
+    return found(
+        name,
+        Severity.INFO if guessed else Severity.WARNING,
+        f"{wrong} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may "
+        "be cut off at a limit"
+        if guessed
+        else f"{wrong} responses have {limit} tokens, the limit, or more, and are not marked as truncated",
+        "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
+        "padding in the length",
+        *evidence,
+    )
+
+
+def _extremes(rows: Rows) -> tuple[Mask, Floats, Floats]:
+    """Return for each minibatch whether it has several prompts, its greatest length and its least length."""
+    batch = numbered(rows["rollout"], rows["step"])
+    number = int(batch.max()) + 1
+    longest, least = np.zeros(number), np.full(number, np.inf)
+    np.maximum.at(longest, batch, rows.L)
+    np.minimum.at(least, batch, rows.L)
+    prompt = numbered(batch, rows["prompt_id"])
+    of_prompt = np.zeros(int(prompt.max()) + 1, np.int64)
+    of_prompt[prompt] = batch
+    return np.bincount(of_prompt, minlength=number) >= 2, longest, least
+
+
+def sorted_minibatches(rows: Rows) -> Answer:
+    """Check whether the minibatches of a rollout differ in length more than chance explains.
+
+    The measure is the share of the variance of the prompts' mean log lengths that lies between minibatches, less
+    the share expected if whole prompts were put into minibatches at random.
+    """
+    name = "sorted_minibatches"
+    rows = rows.take(rows.first & (rows["length"] >= 1))
+    beyond: dict[int, float] = {}
+    for rollout in np.unique(rows["rollout"]).tolist():
+        here = rows.take(rows["rollout"] == rollout)
+        prompt = numbered(here["prompt_id"], here["step"])
+        mean = np.bincount(prompt, np.log(here.L)) / np.bincount(prompt)
+        step = np.zeros(len(mean), np.int64)
+        step[prompt] = here["step"]
+        batch = numbered(step)
+        number = int(batch.max()) + 1
+        if number < 2 or len(mean) < 2 * number or mean.std() < 1e-9:
+            continue
+        size = np.bincount(batch)
+        inside = np.bincount(batch, mean) / size
+        share = float(np.sum(size * (inside - mean.mean()) ** 2) / np.sum((mean - mean.mean()) ** 2))
+        beyond[rollout] = share - (number - 1) / (len(mean) - 1)
+    if len(beyond) < 3:
+        return not_checked(name, "fewer than 3 rollouts with several minibatches of several prompts")
+    shares = np.array(list(beyond.values()))
+    test = AnytimeMean.of(shares, np.array(list(beyond)), EACH)
+    evidence = Evidence("variance of log length between minibatches beyond chance", float(shares.mean()), unit="share")
+    if shares.mean() < SORTED or (test.above is None and len(beyond) > 8):
+        return clear(name, "minibatches are cut without regard to length", evidence)
+    return found(
+        name,
+        Severity.WARNING,
+        "minibatches are sorted by length: updates since the rollout and length are one thing, so no curve over "
+        "length can be told from one over policy lag",
+        "shuffle prompts before they are cut into minibatches",
+        evidence,
+    )
+
+
+def advantage_by_length(rows: Rows) -> Answer:
+    """Check whether the advantage is a linear function of the length, or of its logarithm, inside groups."""
+    name = "advantage_by_length"
+    rows = rows.take(rows.first & (rows["length"] >= 1) & np.isfinite(rows["advantage"]))
+    group, A = rows.cluster, rows["advantage"]
+    count = np.bincount(group)
+    distinct = np.bincount(group, ~repeated(group, rows["length"].astype(np.int64)))
+    judged = (distinct >= 3) & (np.bincount(group, np.abs(A)) > 0)
+    if judged.sum() < 20:
+        return not_checked(name, f"{judged.sum()} groups with three lengths and an advantage, 20 are wanted")
+
+    def inside(x: Floats) -> Floats:
+        return (x - (np.bincount(group, x) / count)[group])[judged[group]]
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = {
+            label: float(np.corrcoef(inside(x), inside(A))[0, 1])
+            for label, x in (("L", rows.L), ("log L", np.log(rows.L)))
+        }
+    label = max(r, key=lambda which: np.nan_to_num(abs(r[which])))
+    evidence = Evidence(f"correlation of A and {label} inside groups", r[label])
+    if not abs(r[label]) > BY_LENGTH:
+        return clear(name, "A is no function of the length", evidence)
+    return found(
+        name,
+        Severity.WARNING,
+        "inside groups the advantage is a function of the length: the reward counts tokens",
+        "look at the reward: a length penalty or bonus outweighs everything else",
+        evidence,
+    )

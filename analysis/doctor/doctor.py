@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,25 @@ import numpy as np
 
 from analysis.doctor import band, batch, ratios
 from analysis.doctor.admit import KEPT, READ, Kept, aggregation_of, columns_of
-from analysis.doctor.coincidences import Coincidences
+from analysis.doctor.coincidences import (
+    advantage_by_length,
+    counted_twice,
+    length_pile,
+    sorted_minibatches,
+    values_of_s,
+)
 from analysis.doctor.findings import Diagnosis
-from analysis.doctor.laws import Laws
-from analysis.doctor.mismatch import Mismatch
+from analysis.doctor.first_epoch import FirstEpoch
+from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
 from analysis.doctor.patient import Rows
 from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.scalars import ON_SCALARS
-from analysis.doctor.selection import Selection
-from analysis.doctor.tokens import TokenLaw
+from analysis.doctor.selection import by_rewards
+from analysis.doctor.tokens import TokenSums
 from analysis.importing.digest import digest_of
-from analysis.log.loading import IN_MEMORY
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError
-from fspo.base.processes import in_processes
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import saved_config
@@ -48,29 +51,19 @@ ON_KEPT_ROWS = {
     "heavy_weights": band.heavy_weights,
     "acceptance": band.acceptance,
 }
-"""The checks, by name, that need many rows at once or the metrics. They read the rows that
-`analysis.doctor.admit.Kept` holds in memory.
-"""
+"""The checks of the kept rows and the metrics, by name."""
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "spread_of_s", "weight_by_length", "drift_sign", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
     *("mismatch", "correction", "staleness", "selection", "tokens"),
 )
-"""Names of the checks that are made from counts and sums over every row of the log."""
+"""Names of the other checks of rows."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS, *ON_SCALARS)
 NO_RATIO = (
     "no row has a log-ratio, so nothing is known about the clip: log it, or import again with "
     "--columns new=COLUMN,old=COLUMN"
 )
-SHARED = (
-    ("recomputed", "coincidences"),
-    ("laws", "selection", "mismatch", "tokens", "kept", "notes"),
-)
-"""Names of the fields of ``Doctor`` that are updated when the log is read, in two tuples. A large log is read by two
-processes at the same time, each of which updates the fields of one tuple.
-"""
-TOGETHER = (*SHARED[0], *SHARED[1])
 
 
 @dataclass
@@ -92,11 +85,8 @@ class Doctor:
     path: Path
     kept: Kept
     recomputed: Recomputed
-    mismatch: Mismatch
-    laws: Laws = field(default_factory=Laws)
-    selection: Selection = field(default_factory=Selection)
-    tokens: TokenLaw = field(default_factory=TokenLaw)
-    coincidences: Coincidences = field(default_factory=Coincidences)
+    config: Mapping[str, Any]
+    tokens: TokenSums = field(default_factory=TokenSums)
     target: float | None = None
     notes: list[str] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
@@ -127,9 +117,7 @@ class Doctor:
         imported = "imported_from" in metadata
         recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
         kept = Kept(path, rule, aggregation_of(path, metadata), imported, most=most)
-        mismatch = Mismatch(recomputed.correction, _one_program(config), imported, digest_of(path))
-        laws, coincidences = Laws(float32=_float32(config)), Coincidences(limit=_limit(config))
-        return Doctor(path, kept, recomputed, mismatch, laws, coincidences=coincidences, target=target)
+        return Doctor(path, kept, recomputed, config, target=target)
 
     def read(self, *, complete: bool = True) -> None:
         """Read the log's files that were not read before, and add their rows.
@@ -158,31 +146,15 @@ class Doctor:
             return
         self._headers(new)
         stream = Stream.of(new, LENGTH)
-        large = sum(file.rows for file in new) > IN_MEMORY
-        for part in in_processes([partial(self._pass, stream, names) for names in (SHARED if large else [TOGETHER])]):
-            for name, state in part.items():
-                setattr(self, name, state)
-        self.read_files |= {file.path.name for file in new}
-
-    def _pass(self, stream: Stream, names: Sequence[str], _: Callable[[], None]) -> dict[str, Any]:
-        """Read a run's log once and add its rows to the fields ``names`` of this doctor. Return these fields by name.
-
-        The fields are returned because this method may run in another process, on a copy of this doctor.
-        """
         for chunk in stream.chunks(1):
             try:
-                log = stream.read(chunk, (*READ, *TOKEN_COLUMNS), None)
+                self.add(stream.read(chunk, (*READ, *TOKEN_COLUMNS), None))
             except UserError as error:
                 self._note(f"damaged: {error}")
-                continue
-            self.add(log, names)
-        return {name: getattr(self, name) for name in names}
+        self.read_files |= {file.path.name for file in new}
 
-    def add(self, log: GradLog, names: Sequence[str] = TOGETHER) -> None:
-        """Add the rows of complete rollouts, all later than those added before, to what the checks compute from them.
-
-        Each check reads some fields of this doctor; only the fields ``names`` are updated.
-        """
+    def add(self, log: GradLog) -> None:
+        """Add the rows of complete rollouts, all later than those added before."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)
@@ -190,21 +162,10 @@ class Doctor:
         phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
         everything, train = Rows(columns), np.isin(phase, ("train", ""))
         rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
-        if "kept" in names:
-            self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
-        if "laws" in names:
-            noise = everything.take((phase == "noise") & np.isfinite(everything.S))
-            self.laws.floor.add(noise.S, noise.L, noise["rollout"])
-        if not len(rows):
-            return
-        if "recomputed" in names:
+        self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
+        if len(rows):
             self.recomputed.add(rows)
-            self.coincidences.add(rows)
-        if "laws" in names:
-            fair = self.selection.add(rows)
-            self.laws.add(rows, fair)
-            self.mismatch.add(rows, fair)
-            self.tokens.add(log if train.all() else log.where(train), rows, fair)
+            self.tokens.add(log if train.all() else log.where(train), rows, by_rewards(rows)[0])
 
     def findings(self) -> Diagnosis:
         """Return the answer of every check about the rows so far."""
@@ -214,13 +175,30 @@ class Doctor:
             band.acceptance(patient, self.target) if name == "acceptance" else check(patient)
             for name, check in ON_KEPT_ROWS.items()
         ]
-        selection = self.selection.answer()
-        answers += self.recomputed.answers(self._files(), selected=selection.found) + self.laws.answers()
-        answers += self.coincidences.answers() + self.mismatch.answers() + [selection, self.tokens.answer()]
+        rows, noise, config = patient.rows, patient.noise, self.config
+        fair, groups = by_rewards(rows)
+        selection, rule = groups.answer(), self.recomputed.correction
+        answers += self.recomputed.answers(self._files(), selected=selection.found)
+        noise = noise.take(np.isfinite(noise.S))
+        answers += FirstEpoch(rows, fair, noise, float32=_float32(config)).answers()
+        answers += [
+            counted_twice(rows),
+            values_of_s(rows),
+            length_pile(rows, _limit(config)),
+            sorted_minibatches(rows),
+            advantage_by_length(rows),
+        ]
+        left = weight_left(rows, rule)
+        answers += [
+            Mismatch.of(rows, fair).answer(same=_one_program(config), tokens=digest_of(self.path), left=left),
+            correction(left, rule),
+            staleness(rows, rule is not None, imported=self.kept.imported),
+            selection,
+            self.tokens.answer(),
+        ]
         answers += [check(patient) for check in ON_SCALARS.values()]
         label = self.kept.rule.label if self.kept.rule else "unknown"
-        rows, ratios = patient.rows, ("update", "engine", "behaviour")
-        ratios = [on for on in ratios if rows.has(RATIO_COLUMNS[on].log_ratio)]
+        ratios = [on for on in ("update", "engine", "behaviour") if rows.has(RATIO_COLUMNS[on].log_ratio)]
         notes = patient.notes if ratios or not self.kept.rows else (*patient.notes, NO_RATIO)
         moved = np.isfinite(rows["log_ratio"]) & (rows["updates_since_rollout"] >= 1)
         told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or moved.any())]

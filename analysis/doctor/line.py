@@ -5,9 +5,10 @@ which theory says is 0, grows with the length L.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.doctor.findings import Evidence
 from analysis.doctor.patient import MIN_ROWS, Floats, Ints
@@ -21,14 +22,12 @@ OFFSET = 0.02
 """Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
 sum of e^s - 1 - s over the token log-ratios s of x.
 """
-
 CARRIERS = 64
-"""Number of rows with the largest x^2 / L that are kept by name."""
+"""Largest number of rows that are named as carrying most of x."""
 SERIES = 8
-"""Least number of rollouts over which a trend of x is judged."""
+"""Least number of rollouts over which x is said to rise."""
 
 
-@dataclass
 class Line:
     """The size of a log-ratio x that should be 0 apart from noise, and a line a + b L fitted to x + k3 of responses.
 
@@ -37,144 +36,45 @@ class Line:
     even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
     log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1, with x at most 3, stands
     for x + k3.
+
+    Parameters
+    ----------
+    x, L : float array (N,)
+        Log-ratio and length of each row; rows whose x is not finite are left out.
+    rollout : int array (N,)
+    k3 : float array (N,), optional
+        The k3 of ``x``, NaN where unknown.
+    response : int array (N,), optional
+        Number of each row's response.
+
+    Attributes
+    ----------
+    size : float array
+        x^2 / L of each row.
     """
 
-    n: float = 0.0
-    x: float = 0.0
-    y: float = 0.0  # sum over rows of y = x + k3, x the measured log-ratio
-    over: float = 0.0  # sum over rows of 1 / L
-    L: float = 0.0
-    y_over: float = 0.0
-    square_over: float = 0.0  # sum over rows of y^2 / L, y the measured log-ratio x plus its k3
-    size: float = 0.0  # sum over rows of x^2 / L, x the measured log-ratio
-    spread: float = 0.0  # sum over rows of 2 k3 / L, which is about the mean square of a row's token log-ratios
-    # For each rollout with a row: number of rows and sum of x^2 / L.
-    rollouts: dict[int, Floats] = field(default_factory=dict)
-    # Of the rows with the largest x^2 / L: x^2 / L, x, rollout, number of the response.
-    largest: Floats = field(default_factory=lambda: np.zeros((0, 4)))
-    # For each half octave of lengths: number of rows, sums of log L, x, x^2, x^3 and x^4.
-    halves: Floats = field(default_factory=lambda: np.zeros((64, 6)))
-
-    def add(self, x: Floats, L: Floats, rollout: Ints, k3: Floats | None = None, response: Ints | None = None) -> None:
-        """Add the rows (N,) to the sums, but for those whose log-ratio ``x`` is not finite.
-
-        ``k3`` (N,) is the k3 of ``x``, NaN where unknown; ``response`` (N,) numbers the responses.
-        """
+    def __init__(
+        self,
+        x: NDArray[np.floating],
+        L: Floats,
+        rollout: Ints,
+        k3: NDArray[np.floating] | None = None,
+        response: Ints | None = None,
+    ) -> None:
         good = np.isfinite(x)
-        k3 = np.full(len(x), np.nan) if k3 is None else k3
-        response = np.zeros(len(x), np.int64) if response is None else response
-        x, L, rollout, k3, response = x[good], L[good], rollout[good], k3[good], response[good]
-        if not len(x):
-            return
-        y = x + k3
-        unknown = ~np.isfinite(y)
-        twice = np.where(unknown, x * x, 2 * k3)
-        if unknown.any():
-            y[unknown] = np.expm1(np.minimum(x[unknown], 3.0))
-        each = 1 / L
-        self.n += len(x)
-        self.x += float(x.sum())
-        self.y += float(y.sum())
-        self.over += float(each.sum())
-        self.L += float(L.sum())
-        self.y_over += float(y @ each)
-        self.square_over += float((y * y) @ each)
-        self.size += float((x * x) @ each)
-        self.spread += float(twice @ each)
-        number, code = np.unique(rollout, return_inverse=True)
-        for r, n, square in zip(number.tolist(), np.bincount(code), np.bincount(code, x * x * each), strict=True):
-            sums = self.rollouts.setdefault(r, np.zeros(2))
-            sums += (n, square)
-        held = np.concatenate([self.largest, np.stack([x * x * each, x, rollout, response], 1)])
-        self.largest = np.asarray(held, np.float64)[np.argsort(-held[:, 0], kind="stable")[:CARRIERS]]
-        half = (2 * np.log2(L)).astype(np.int64)
-        for k, values in enumerate((np.ones_like(x), np.log(L), x, x**2, x**3, x**4)):
-            self.halves[:, k] += np.bincount(half, values, len(self.halves))
+        unknown = np.full(len(x), np.nan)
+        self.x, self.L, self.rollout = x[good], L[good], rollout[good]
+        self.response = (rollout if response is None else response)[good]
+        k3 = (unknown if k3 is None else k3)[good]
+        self.n, self.size = len(self.x), self.x**2 / self.L
+        known = np.isfinite(k3)
+        self.y = np.where(known, self.x + k3, np.expm1(np.minimum(self.x, 3.0)))
+        self._of_tokens = np.where(known, 2 * k3, self.x**2) / self.L
 
-    @property
+    @cached_property
     def rms(self) -> float:
-        """Root mean square over rows of x / sqrt(L), x the measured log-ratio, in nats."""
-        return math.sqrt(self.size / self.n) if self.n else math.nan
-
-    def _others(self) -> Floats:
-        """Return ``halves`` without the rows that carry most of x."""
-        sums = self.halves.copy()
-        for square, x, _, _ in self.largest[: len(self.carriers()[0])]:
-            L = x * x / square
-            sums[int(2 * math.log2(L) + 1e-9)] -= (1, math.log(L), x, x**2, x**3, x**4)
-        return sums
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of x inside half octaves of L, without the rows that carry most of it, in nats."""
-        n, _, x, square = self._others()[:, :4].T
-        inside = float(np.sum(square - np.divide(x**2, n, out=np.zeros_like(x), where=n > 0)))
-        return math.sqrt(max(inside, 0.0) / max(float(n.sum()), 1.0))
-
-    @property
-    def each_root(self) -> float:
-        """The standard deviation of x for each root token: that of x over the root of the mean length, in nats."""
-        return self.deviation / math.sqrt(max(self.L / max(self.n, 1.0), 1.0))
-
-    @property
-    def last(self) -> float:
-        """Root mean square of x / sqrt(L) in the last quarter of the rollouts, in nats."""
-        return self._quarters()[1]
-
-    def _quarters(self) -> tuple[float, float]:
-        sums = np.array([self.rollouts[r] for r in sorted(self.rollouts)]).reshape(-1, 2)
-        quarter = max(len(sums) // 4, 1)
-        ends = (part.sum(0) for part in (sums[:quarter], sums[-quarter:]))
-        first, last = (math.sqrt(square / n) if n else 0.0 for n, square in ends)
-        return first, last
-
-    def rise(self) -> float:
-        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first.
-
-        Return 1 where fewer than ``SERIES`` rollouts, or no monotone trend over them (Kendall, 1 in 1000), show it.
-        """
-        if len(self.rollouts) < SERIES:
-            return 1.0
-        first, last = self._quarters()
-        sizes = np.array([square / n for _, (n, square) in sorted(self.rollouts.items())])
-        return last / first if first > 0 and rises(sizes) else 1.0
-
-    def since(self) -> int | None:
-        """Return the first rollout in which x / sqrt(L) is more than half as large as in all rows; None without one."""
-        return next((r for r, (n, square) in sorted(self.rollouts.items()) if square / n > self.rms**2 / 4), None)
-
-    def carriers(self) -> tuple[list[tuple[int, int, float]], float]:
-        """Return the few rows that carry 90 % of the sum of x^2 / L, each as rollout, response and x; and their share.
-
-        The list is empty if more than one row of twenty does, or the largest |x| is below 1 nat.
-        """
-        share = np.cumsum(self.largest[:, 0]) / self.size if self.size > 0 else np.zeros(0)
-        k = int(np.searchsorted(share, 0.9)) + 1
-        if k > len(share) or k > 0.05 * self.n or np.abs(self.largest[:k, 1]).max() < 1:
-            return [], 0.0
-        return [(int(r), int(i), float(x)) for _, x, r, i in self.largest[:k]], float(share[k - 1])
-
-    def growth(self) -> tuple[float, float, float]:
-        """Return the exponent h with which the standard deviation of x grows as L^h, and its 95 % interval.
-
-        It is .5 for noise of the tokens. The line is fitted to the logarithm of the standard deviation in half octaves
-        of L, whose variance is (kurtosis - 1) / (4 n). All are NaN unless two of them have 20 rows.
-        """
-        others = self._others()
-        n, u, *sums = others[others[:, 0] >= 20].T
-        if len(n) < 2:
-            return math.nan, math.nan, math.nan
-        u, (m, square, third, fourth) = u / n, (x / n for x in sums)
-        variance = square - m**2
-        if not np.all(variance > 1e-12 * square):
-            return math.nan, math.nan, math.nan
-        kurtosis = (fourth - 4 * m * third + 6 * m**2 * square - 3 * m**4) / variance**2
-        weight = 4 * n / np.maximum(kurtosis - 1, 0.5)
-        away = u - weight @ u / weight.sum()
-        slope, half = weight @ (away * np.log(variance)) / 2, t_quantile(np.inf)
-        spread = float(weight @ away**2)
-        slope, half = float(slope) / spread, half / math.sqrt(spread)
-        return slope, slope - half, slope + half
+        """Root mean square over rows of x / sqrt(L), in nats; NaN without a row."""
+        return math.sqrt(self.size.mean()) if self.n else math.nan
 
     @property
     def of_tokens(self) -> float:
@@ -182,64 +82,123 @@ class Line:
 
         A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
         """
-        return math.sqrt(max(self.spread, 0.0) / self.n) if self.n else 0.0
+        return math.sqrt(max(float(self._of_tokens.mean()), 0.0)) if self.n else 0.0
 
+    @cached_property
+    def _carriers(self) -> Ints:
+        """The rows that carry 90 % of the sum of x^2 / L, the largest first; empty if they are not few or not large."""
+        largest = np.argsort(-self.size, kind="stable")[:CARRIERS]
+        share = np.cumsum(self.size[largest]) / max(self.size.sum(), np.finfo(float).tiny)
+        k = int(np.searchsorted(share, 0.9)) + 1
+        few = k <= min(len(share), 0.05 * self.n) and np.abs(self.x[largest[:k]]).max() >= 1
+        return largest[:k] if few else largest[:0]
+
+    def carriers(self) -> tuple[list[tuple[int, int, float]], float]:
+        """Return the few rows that carry 90 % of the sum of x^2 / L, each as rollout, response and x; and their share.
+
+        The list is empty if more than one row of twenty does, or the largest |x| is below 1 nat.
+        """
+        at = self._carriers
+        named = zip(self.rollout[at].tolist(), self.response[at].tolist(), self.x[at].tolist(), strict=True)
+        return list(named), float(self.size[at].sum() / self.size.sum()) if len(at) else 0.0
+
+    def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return, for each half octave of lengths that holds a row that does not carry most of x: the number of such
+        rows, their mean log L, and the second and the fourth central moment of their x.
+        """
+        others = np.ones(self.n, bool)
+        others[self._carriers] = False
+        x, L = self.x[others], self.L[others]
+        half = np.unique((2 * np.log2(L)).astype(np.int64), return_inverse=True)[1]
+        n = np.bincount(half).astype(np.float64)
+        apart = x - (np.bincount(half, x) / n)[half]
+        log_length, variance, fourth = (np.bincount(half, v) / n for v in (np.log(L), apart**2, apart**4))
+        return n.astype(np.float64), log_length, variance, fourth
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of x inside half octaves of L, without the rows that carry most of it, in nats."""
+        n, _, variance, _ = self._halves()
+        return math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
+
+    @property
+    def each_root(self) -> float:
+        """The standard deviation of x for each root token: that of x over the root of the mean length, in nats."""
+        return self.deviation / math.sqrt(max(float(self.L.mean()), 1.0))
+
+    def growth(self) -> tuple[float, float, float]:
+        """Return the exponent h with which the standard deviation of x grows as L^h, and its 95 % interval.
+
+        It is .5 for noise of the tokens. The line is fitted to the logarithm of the standard deviation in half octaves
+        of L, whose variance is (kurtosis - 1) / (4 n). All are NaN unless two of them have 20 rows.
+        """
+        n, u, variance, fourth = self._halves()
+        enough = n >= 20
+        if enough.sum() < 2 or not np.all(variance[enough] > 0):
+            return math.nan, math.nan, math.nan
+        n, u, variance, fourth = n[enough], u[enough], variance[enough], fourth[enough]
+        weight = 4 * n / np.maximum(fourth / variance**2 - 1, 0.5)
+        away = u - weight @ u / weight.sum()
+        spread = float(weight @ away**2)
+        slope, half = float(weight @ (away * np.log(variance)) / 2 / spread), t_quantile(np.inf) / math.sqrt(spread)
+        return slope, slope - half, slope + half
+
+    @cached_property
+    def _rollouts(self) -> tuple[Ints, Ints, Floats]:
+        """The rollouts, in order, with the number of rows and the sum of x^2 / L of each."""
+        number, code = np.unique(self.rollout, return_inverse=True)
+        return number, np.bincount(code).astype(np.int64), np.asarray(np.bincount(code, self.size), np.float64)
+
+    def _quarters(self) -> tuple[float, float]:
+        _, n, square = self._rollouts
+        quarter = max(len(n) // 4, 1)
+        first, last = (math.sqrt(square[at].sum() / n[at].sum()) for at in (slice(quarter), slice(-quarter, None)))
+        return first, last
+
+    @property
+    def last(self) -> float:
+        """Root mean square of x / sqrt(L) in the last quarter of the rollouts, in nats."""
+        return self._quarters()[1]
+
+    def rise(self) -> float:
+        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first.
+
+        Return 1 where fewer than ``SERIES`` rollouts, or no steady rise over them (Kendall, 1 in 1000), show it.
+        """
+        number, n, square = self._rollouts
+        if len(number) < SERIES:
+            return 1.0
+        first, last = self._quarters()
+        return last / first if first > 0 and rises(square / n) else 1.0
+
+    def since(self) -> int | None:
+        """Return the first rollout in which x / sqrt(L) is more than half as large as in all rows; None without one."""
+        number, n, square = self._rollouts
+        large = number[square / n > self.rms**2 / 4]
+        return int(large[0]) if len(large) else None
+
+    @cached_property
     def fit(self) -> tuple[float, float, float, float]:
-        """Fit the line a + b L to the rows' x + k3, with weights 1/L; L, x and k3 are a row's length, log-ratio and k3.
-
-        Return a, b, the standard error of a and the standard error of b.
-        """
-        determinant = self.over * self.L - self.n**2
-        if self.n < 3 or determinant <= 1e-9 * self.n**2:
-            rest = math.sqrt(self.square_over / max(self.n, 1.0))
-            return 0.0, self.y / max(self.L, 1.0), math.inf, rest / math.sqrt(max(self.L, 1.0))
-        a = (self.L * self.y_over - self.n * self.y) / determinant
-        b = (self.over * self.y - self.n * self.y_over) / determinant
-        rest = max(self.square_over - a * self.y_over - b * self.y, 0.0) / (self.n - 2)
-        return a, b, math.sqrt(rest * self.L / determinant), math.sqrt(rest * self.over / determinant)
-
-    def cause(self, sampler: str) -> str:
-        """Name a likely cause of the measured log-ratio x, from the line fitted to x + k3 over L.
-
-        ``sampler`` names the log-probabilities that x compares with the trainer's. Where the mean of x + k3 does not
-        differ from 0, noise is named.
-        """
-        if not self.systematic():
-            return f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two laws of which one drew"
-        if self.per_response:
-            token = "has a token less" if self.fit()[0] < 0 else "has a token more"
-            return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
-        return (
-            f"it grows with the length: {sampler} are not those of the law that drew, but of another temperature, of "
-            "other weights or of another model"
-        )
+        """The line a + b L fitted to the rows' x + k3 with weights 1/L: a, b and the standard error of each."""
+        n, over, L = self.n, float(np.sum(1 / self.L)), float(self.L.sum())
+        y, y_over, square_over = (float(v.sum()) for v in (self.y, self.y / self.L, self.y**2 / self.L))
+        determinant = over * L - n**2
+        if n < 3 or determinant <= 1e-9 * n**2:
+            rest = math.sqrt(square_over / max(n, 1))
+            return 0.0, y / max(L, 1.0), math.inf, rest / math.sqrt(max(L, 1.0))
+        a = (L * y_over - n * y) / determinant
+        b = (over * y - n * y_over) / determinant
+        rest = max(square_over - a * y_over - b * y, 0.0) / (n - 2)
+        return a, b, math.sqrt(rest * L / determinant), math.sqrt(rest * over / determinant)
 
     @property
     def per_response(self) -> bool:
         """Whether the mean of x + k3 is mainly a constant of each response, whatever its length."""
-        a, b, a_error, _ = self.fit()
-        return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * self.L / self.n
-
-    def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return what the doctor shows as evidence about the measured log-ratio x: the root mean square of x / sqrt(L),
-        and the coefficients a and b of the line a + b L that is fitted to x + k3.
-
-        ``name`` is what the evidence calls x.
-        """
-        a, b, *errors = self.fit()
-        of_a, of_b = (t_quantile(np.inf) * error for error in errors)
-        law = f"{name} + k3 (law: 0)"
-        return (
-            Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
-            Evidence(f"exponent of L with which the spread of {name} grows", *self.growth()),
-            Evidence(f"{law}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
-            Evidence(f"{law}: part for each token", b, b - of_b, b + of_b, "nats"),
-        )
+        a, b, a_error, _ = self.fit
+        return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
     def systematic(self, apart: float = 0.0) -> bool:
         """Whether the mean of x + k3 over responses differs from 0 by more than noise explains.
-
-        x = log p - log q is the measured log-ratio of a response; k3 is e^s - 1 - s summed over its token log-ratios s.
 
         Parameters
         ----------
@@ -250,12 +209,45 @@ class Line:
             (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the bound is subtracted from
             both the constant part and the slope of the line fitted to x + k3 over L.
         """
-        a, b, a_error, b_error = self.fit()
         if self.n < MIN_ROWS:
             return False
-        explained, mean = apart * self.of_tokens, self.L / self.n
+        a, b, a_error, b_error = self.fit
+        explained, mean = apart * self.of_tokens, float(self.L.mean())
         a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
         return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
+
+    def cause(self, sampler: str) -> str:
+        """Name a likely cause of x from the line fitted to x + k3 over L; noise, where its mean does not differ from 0.
+
+        ``sampler`` names the log-probabilities that x compares with the trainer's.
+        """
+        if not self.systematic():
+            return (
+                f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two distributions of which "
+                "one drew"
+            )
+        if self.per_response:
+            token = "has a token less" if self.fit[0] < 0 else "has a token more"
+            return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
+        return (
+            f"it grows with the length: {sampler} are not those of the distribution that drew, but of another "
+            "temperature, of other weights or of another model"
+        )
+
+    def evidence(self, name: str) -> tuple[Evidence, ...]:
+        """Return as evidence the root mean square of x / sqrt(L), the growth of its spread, and the line's two parts.
+
+        ``name`` is what the evidence calls x.
+        """
+        a, b, *errors = self.fit
+        of_a, of_b = (t_quantile(np.inf) * error for error in errors)
+        fitted = f"{name} + k3 (expected: 0)"
+        return (
+            Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
+            Evidence(f"exponent of L with which the spread of {name} grows", *self.growth()),
+            Evidence(f"{fitted}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
+            Evidence(f"{fitted}: part for each token", b, b - of_b, b + of_b, "nats"),
+        )
 
 
 def rises(x: Floats) -> bool:

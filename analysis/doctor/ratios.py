@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import Ints, Patient, Rows, enough
+from analysis.doctor.patient import Ints, Patient, enough
 from analysis.importing.names import FOREIGN, VERL_CLIP_SHARE
 from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
@@ -31,10 +31,6 @@ already there before any update.
 """
 FLOOR_MINIMUM = 0.002
 """Share of responses out of the band before any update below which the check numerics reports nothing."""
-GROWS = 2.0
-"""The noise (root mean square of S/sqrt(L) before any update) counts as growing with length if it is more than this
-many times as large in the longer half of the responses as in the shorter half.
-"""
 
 
 def s_zero(p: Patient) -> Answer:
@@ -293,39 +289,14 @@ def numerics(p: Patient) -> Answer:
         return not_checked(name, f"too few rows after an update: {few}")
     floor = still.share("out of band before any update", before)
     measured = p.moved.share("out of band after updates", after)
-    growth = _growth(still)
-    evidence = (floor, measured, size, *growth)
+    evidence = (floor, measured, size)
     if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:
         return clear(name, "the noise floor is small beside the clip ratio", *evidence)
-    rises = bool(growth) and growth[0].low > GROWS
-    cause = (
-        "the error grows with length: look for left padding without position ids, or a mask that is off by one"
-        if rises
-        else "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), "
-        "or from the trainer and not from the sampler"
-    )
     return found(
         name,
         Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING,
         f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic",
-        f"{cause}; or widen the band above the noise floor",
+        "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), or "
+        "from the trainer and not from the sampler; or widen the band above the noise floor",
         *evidence,
     )
-
-
-def _growth(rows: Rows) -> tuple[Evidence, ...]:
-    """Compare the noise before any update (root mean square of S/sqrt(L)) of longer and shorter responses.
-
-    Return the noise of the longer half of the responses divided by that of the shorter half. Return nothing if a half
-    has too few rows, or if its noise may be 0.
-    """
-    middle = np.median(rows.L)
-    short, long = rows.take(middle >= rows.L), rows.take(middle < rows.L)
-    if enough(short) or enough(long):
-        return ()
-    a = short.mean("", short.S**2 / short.L)
-    b = long.mean("", long.S**2 / long.L)
-    if not (a.low > 0 and b.low > 0):
-        return ()
-    ratio, low, high = (np.sqrt(x) for x in (b.value / a.value, b.low / a.high, b.high / a.low))
-    return (Evidence("noise per root token, longer half over shorter", float(ratio), float(low), float(high)),)

@@ -2,14 +2,14 @@
 
 DAPO's dynamic sampling drops groups with equal rewards. Then a response that is logged only because of its own reward
 is not a fair draw from the policy. A response whose mates (the other responses of its group) already differ in their
-rewards would have been kept with any reward. The equalities that `analysis.doctor.laws` tests hold for such a response,
-whether groups were selected or not.
+rewards would have been kept with any reward. The equalities that `analysis.doctor.first_epoch` tests hold for such a
+response, whether groups were selected or not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,55 +26,21 @@ RARE = 0.01
 LEAST_GROUPS = 30
 
 
-@dataclass
-class Selection:
-    """Counts of groups by their rewards. Pass complete rollouts to ``add``, in order.
+class Groups(NamedTuple):
+    """The groups of a log by their rewards.
 
     Attributes
     ----------
     groups, equal : int
         Number of groups of two or more responses with known rewards, and number of these groups with all rewards equal.
-    values : set of float
-        Different rewards that were seen; none are added once there are three.
     solved : Counter of (int, int)
-        Where there are two different rewards: number of groups of two responses or more, by size and by number of
-        responses with the larger reward.
+        If the rewards have two different values: number of groups of two responses or more, by size and by number of
+        responses with the larger reward. Else empty.
     """
 
-    groups: int = 0
-    equal: int = 0
-    values: set[float] = field(default_factory=set)
-    solved: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-    def add(self, rows: Rows) -> Mask:
-        """Add the rows (N,) of complete rollouts, and return which of them (N,) would be logged whatever their reward.
-
-        A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
-        differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
-        cannot show why they were logged.
-        """
-        reward = rows["reward"]
-        first = rows.first & np.isfinite(reward)
-        if not first.any():
-            return np.ones(len(rows), bool)
-        group = rows.cluster
-        r, g = reward[first], group[first]
-        number = int(group.max()) + 1
-        n, total, square = (totals(g, number, x) for x in (np.ones_like(r), r, r * r))
-        equal = _equal(n, total, square)
-        judged = n >= 2
-        self.groups += int(judged.sum())
-        self.equal += int((judged & equal).sum())
-        if len(self.values) < 3:
-            self.values |= set(np.unique(r)[:3].tolist())
-        if len(self.values) == 2:
-            low, high = sorted(self.values)
-            k = np.rint((total - n * low) / (high - low))[judged]
-            pairs, counts = np.unique(np.stack([n[judged], k]), axis=1, return_counts=True)
-            self.solved.update({(int(a), int(b)): int(c) for a, b, c in zip(*pairs, counts, strict=True)})
-        mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
-        # A row without a reward (NaN) gets True too, because a comparison with NaN is False.
-        return ~(mates & (n >= 3)[group])
+    groups: int
+    equal: int
+    solved: Counter[tuple[int, int]]
 
     def missing(self) -> tuple[float, int]:
         """Return how many groups with equal rewards must have been sampled at least, and how many the log has.
@@ -83,12 +49,10 @@ class Selection:
         the larger reward, which differs between prompts. E[p^k (1-p)^(n-k)] is log-convex in k, so P(0) is at least
         P(1)^2 / P(2) (n-1) / (2n), and likewise for P(n). Only groups of the most frequent size n count.
         """
-        if len(self.values) != 2 or not self.solved:
-            return 0.0, 0
         sizes: Counter[int] = Counter()
         for (n, _), count in self.solved.items():
             sizes[n] += count
-        n = sizes.most_common(1)[0][0]
+        n = sizes.most_common(1)[0][0] if sizes else 0
         if n < 4:
             return 0.0, 0
         P = [self.solved[n, k] for k in range(n + 1)]
@@ -111,10 +75,34 @@ class Selection:
             name,
             Severity.INFO,
             "groups whose rewards are all equal are not in the log: groups were selected by their outcome (DAPO's "
-            "dynamic sampling); the laws are tested on responses whose mates differ in their rewards",
-            "nothing, if the selection is wanted; trends and acceptances are those of the selected groups",
+            "dynamic sampling); the doctor's equalities are tested on responses whose mates differ in their rewards",
+            "nothing, if the selection is wanted; slopes and acceptances are those of the selected groups",
             *evidence,
         )
+
+
+def by_rewards(rows: Rows) -> tuple[Mask, Groups]:
+    """Return which of a run's rows (N,) would be logged whatever their reward, and the groups by their rewards.
+
+    A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
+    differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
+    cannot show why they were logged.
+    """
+    reward = rows["reward"]
+    first = rows.first & np.isfinite(reward)
+    if not first.any():
+        return np.ones(len(rows), bool), Groups(0, 0, Counter())
+    group = rows.cluster
+    r, g = reward[first], group[first]
+    n, total, square = (totals(g, rows.clusters, x) for x in (np.ones_like(r), r, r * r))
+    equal, judged = _equal(n, total, square), n >= 2
+    values, solved = np.unique(r), Counter[tuple[int, int]]()
+    if len(values) == 2:
+        k = np.rint((total - n * values[0]) / (values[1] - values[0]))[judged]
+        solved.update(zip(n[judged].astype(int).tolist(), k.astype(int).tolist(), strict=True))
+    mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
+    # A row without a reward (NaN) gets True too, because a comparison with NaN is False.
+    return ~(mates & (n >= 3)[group]), Groups(int(judged.sum()), int((judged & equal).sum()), solved)
 
 
 def _equal(n: Floats, total: Floats, square: Floats) -> Mask:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.laws import EACH, GAINED, WEIGHT_MARGIN
+from analysis.doctor.first_epoch import EACH, GAINED, WEIGHT_MARGIN
 from analysis.doctor.patient import Floats, Mask, Rows
 from analysis.stats.anytime import AnytimeMean
 from fspo.gradlog import GradLog
@@ -24,7 +24,7 @@ OCTAVES = 24
 
 
 @dataclass
-class TokenLaw:
+class TokenSums:
     """Sums over token log-ratios for each octave [2^k, 2^(k+1)) of the token's position in the response.
 
     The first token has position 1. Pass complete rollouts to ``add``.
@@ -66,8 +66,8 @@ class TokenLaw:
         whole = len(flat) > 1 and len(flat[1]) == len(flat[0])
         s = flat[0] + flat[1] if whole else flat[0]
         apart = np.zeros(len(size), bool) if whole else np.abs(np.nan_to_num(rows["behaviour_log_ratio"])) > ROUNDING
-        law = known & ~count & fair & ~apart & (rows["updates_since_rollout"] >= 1) & (rows["times_used"] == 0)
-        use = law[row] & np.isfinite(s)
+        tested = known & ~count & fair & ~apart & (rows["updates_since_rollout"] >= 1) & (rows["times_used"] == 0)
+        use = tested[row] & np.isfinite(s)
         x, row = np.expm1(np.minimum(s[use], MAX_EXPONENT)), row[use]
         position = (np.arange(len(use)) - np.repeat(np.cumsum(size) - size, size))[use] + 1
         self.mean.add(x, rows["rollout"][row])
@@ -101,19 +101,19 @@ class TokenLaw:
         places = [2**k for k in np.flatnonzero(self.sums[:, 0] > 1).tolist()]
         half = t_quantile(np.inf)
         evidence = [
-            Evidence(f"mean of e^s from position {at} on (law: 1)", 1 + m, 1 + m - half * e, 1 + m + half * e)
+            Evidence(f"mean of e^s from position {at} on (expected: 1)", 1 + m, 1 + m - half * e, 1 + m + half * e)
             for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True)
         ]
-        law = self.mean
-        since = law.above if law.total > 0 else law.below
-        if since is None or abs(law.mean) < WEIGHT_MARGIN / 10 or math.isnan(law.mean):
+        test = self.mean
+        since = test.above if test.total > 0 else test.below
+        if since is None or abs(test.mean) < WEIGHT_MARGIN / 10 or math.isnan(test.mean):
             return clear(name, "token log-ratios add up to S, and E[e^s] = 1 in the first epoch (T5)", *evidence)
         off = [at for at, m, e in zip(places, mean.tolist(), error.tolist(), strict=True) if abs(m) > 5 * e]
         where = f"from position {off[0]} on" if off else "over all positions"
         return found(
             name,
             Severity.WARNING,
-            f"E[e^s] of a token after its prefix is {1 + law.mean:.3g} in the first epoch and not 1 (T5), {where}",
+            f"E[e^s] of a token after its prefix is {1 + test.mean:.3g} in the first epoch and not 1 (T5), {where}",
             "compare new and old log-probabilities of the same token: one of them may be shifted by a token",
             *evidence,
             since=since,

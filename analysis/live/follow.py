@@ -34,7 +34,7 @@ PAUSED = 300.0
 
 Before that, the doctor answers again once at least a hundredth of the rollouts read is new to it.
 """
-DOCTOR_ROWS = 20_000
+DOCTOR_ROWS = 100_000
 """Largest number of rows that the doctor keeps for the checks that need many rows at once."""
 COLUMNS = ("times_used", "length", "reward")
 Signature = tuple[tuple[str, int, int], ...]

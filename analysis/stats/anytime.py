@@ -88,6 +88,20 @@ class AnytimeMean:
                 if self.below is None and mixed(self.falling) > needed:
                     self.below = number
 
+    @staticmethod
+    def of(
+        x: Floats,
+        rollout: NDArray[np.int64],
+        level: float,
+        lowest: float = 1.0,
+        highest: float | None = None,
+        bets: Floats = BETS,
+    ) -> AnytimeMean:
+        """Return the tests of the terms ``x`` (N,) of the rollouts ``rollout`` (N,)."""
+        made = AnytimeMean(level, lowest, highest, bets)
+        made.add(x, rollout)
+        return made
+
     @property
     def mean(self) -> float:
         """Mean of the terms added so far; NaN without any term."""

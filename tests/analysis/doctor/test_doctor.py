@@ -103,7 +103,6 @@ def test_a_finding_goes_when_its_cure_is_taken(tmp_path):
     defect = DEFECTS["acceptance"]
     found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
     c = evidence(found, "range_lo and range_hi for 85%")
-    assert c.low < c.value < c.high
     named = re.findall(r"\b[a-z]+\.[a-z_]+", found.cure)
     assert named == ["rule.range_lo", "rule.range_hi"]
     assert set(named) <= set(option_names(TrainConfig))
@@ -125,10 +124,6 @@ def test_the_range_is_the_quantile_of_the_excess(tmp_path):
         answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9), "range_lo and range_hi for 90%"
     )
     assert c.value == pytest.approx(np.quantile(np.abs(S) / 10, 0.9), rel=0.01)
-    # the interval of a quantile of 2000 independent draws by order statistics
-    at = sps.binom.ppf([0.025, 0.975], 2000, 0.9).astype(int)
-    low, high = np.sort(np.abs(S) / 10)[at]
-    assert [c.low, c.high] == pytest.approx([low, high], rel=0.03)
 
 
 def test_an_asymmetric_band_keeps_its_ratio(tmp_path):
@@ -166,18 +161,6 @@ def test_groups_that_are_all_solved_in_the_end(tmp_path):
     assert "by the end" in found.summary
     assert evidence(found, "responses with A != 0").value == pytest.approx(0.35)
     assert evidence(found, "responses with A != 0, last").value == 0
-
-
-def test_noise_that_grows_with_length_points_to_positions(tmp_path):
-    rng = np.random.default_rng(2)
-    n = 2000
-    L = np.where(np.arange(n) % 2, 400, 50)
-    rows = plain(n, length=L, updates_since_rollout=np.arange(n) % 4 // 2, step=np.arange(n) % 4 // 2)
-    rows["log_ratio"] = rng.standard_normal(n) * 2e-4 * L**1.5  # per root token 8 times larger
-    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "numerics")
-    assert found.found
-    assert evidence(found, "noise per root token").value == pytest.approx(8, rel=0.1)
-    assert "position ids" in found.cure
 
 
 def test_a_noise_phase_serves_as_the_floor(tmp_path):

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from analysis.doctor.coincidences import Coincidences
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
-from analysis.doctor.laws import LEVEL, TESTS, Laws
+from analysis.doctor.first_epoch import LEVEL, TESTS, FirstEpoch
 from analysis.doctor.line import Line
-from analysis.doctor.mismatch import Mismatch
-from analysis.doctor.tokens import TokenLaw
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
 from fspo.gradlog import GradLogWriter, read_log
@@ -34,13 +31,19 @@ def heavy(degrees, scale, spike):
     return s - np.log(chance @ np.exp(s)), chance
 
 
-def test_all_tests_share_the_level():
-    parts = (Laws(), Coincidences(), Mismatch(), TokenLaw())
-    tests = {name: x for part in parts for name, x in vars(part).items() if isinstance(x, AnytimeMean)}
-    del tests["push"]  # only its interval is told; the check direction has a threshold of its own
-    levels = [x.level for part in parts for name, x in vars(part).items() if name in tests and hasattr(x, "level")]
-    assert len(levels) == TESTS
-    assert sum(levels) == pytest.approx(LEVEL)
+def test_all_tests_share_the_level(monkeypatch, healthy):
+    """Each test of a mean is made once, at an equal part of the level."""
+    levels = []
+    made = AnytimeMean.__init__
+
+    def counted(self, level, *rest, **options):
+        levels.append(level)
+        made(self, level, *rest, **options)
+
+    monkeypatch.setattr(AnytimeMean, "__init__", counted)
+    findings(healthy)
+    assert len(levels) == TESTS + 1  # and that of the check direction, which has a threshold of its own
+    assert sum(levels[:TESTS]) == pytest.approx(LEVEL)
 
 
 @pytest.mark.parametrize(("degrees", "scale", "spike"), [(3, 0.1, 0.7), (3, 0.3, 0.7), (1.5, 0.2, 0.8), (2, 0.3, 0.5)])
@@ -50,8 +53,7 @@ def test_lawful_heavy_tails_break_no_law(degrees, scale, spike):
     for _ in range(50):
         s = rng.choice(values, n, p=chance)
         L = rng.integers(16, 512, n).astype(float)
-        laws = Laws()
-        laws.add(rows_of(n, length=L, log_ratio=s, k3_sum=np.expm1(s) - s), np.ones(n, bool))
+        laws = FirstEpoch(rows_of(n, length=L, log_ratio=s, k3_sum=np.expm1(s) - s), np.ones(n, bool))
         assert laws.weight.count == n
         alarms += any(answer.found for answer in laws.answers())
     assert alarms <= 1  # 2 %
@@ -113,11 +115,10 @@ def test_a_line_tells_a_token_from_a_temperature(name, x):
     rng = np.random.default_rng(2)
     L = rng.integers(10, 200, 2000).astype(float)
     noise = 0.01 * np.sqrt(L) * rng.standard_normal(2000)
-    line = Line()
-    line.add(noise + (x if x else 0.003 * L), L, np.zeros(2000, np.int64), 0.5e-4 * L)
+    line = Line(noise + (x if x else 0.003 * L), L, np.zeros(2000, np.int64), 0.5e-4 * L)
     assert line.systematic()
     assert name in line.cause("the old log-probs")
-    a, b, a_error, b_error = line.fit()
+    a, b, a_error, b_error = line.fit
     assert a == pytest.approx(x, abs=4 * a_error)
     assert b == pytest.approx(5e-5 if x else 0.00305, abs=4 * b_error)
 
@@ -126,9 +127,9 @@ def test_a_line_tells_a_token_from_a_temperature(name, x):
 def test_noise_whose_mean_is_that_of_its_kl_has_no_other_cause(known):
     rng = np.random.default_rng(2)
     L = rng.integers(10, 200, 5000).astype(float)
-    line, sigma = Line(), 0.05
+    sigma = 0.05
     x = sigma * np.sqrt(L) * rng.standard_normal(5000) - sigma**2 / 2 * L
-    line.add(x, L, np.zeros(5000, np.int64), sigma**2 / 2 * L if known else None)
+    line = Line(x, L, np.zeros(5000, np.int64), sigma**2 / 2 * L if known else None)
     assert np.mean(x) < -0.1
     assert not line.systematic()
     assert "differ by noise" in line.cause("the sampler's log-probs")
@@ -195,22 +196,6 @@ def test_a_finding_of_a_growing_log_is_made_once_and_its_rollout_stays(healthy, 
         since = dict(found)
     assert since["clip"] == 4
     assert 2 <= since["mean_weight"] <= 4
-
-
-def test_a_large_log_gets_the_same_answers_from_two_processes(healthy, tmp_path, monkeypatch):
-    def change(c, rng, rollout):
-        return {name: x for name, x in add(c, 0.1 * after(c)).items() if name != "updates_since_rollout"}
-
-    run = rewritten(healthy, tmp_path / "run", change, 0)
-    file = sorted((run / "gradlog").iterdir())[3]
-    file.write_bytes(file.read_bytes()[:-100])
-    at_once = examine(run)
-    assert {"mean_weight", "log"} <= {answer.id for answer in at_once.findings}
-    for word in ("damaged", "no column updates_since_rollout"):
-        assert any(word in note for note in at_once.notes)
-    monkeypatch.setattr("analysis.doctor.doctor.IN_MEMORY", 0)
-    monkeypatch.setattr("fspo.base.processes.cores", lambda: 2)
-    assert json.dumps(examine(run).to_dict()) == json.dumps(at_once.to_dict())
 
 
 def test_a_rank_counted_twice_is_found(healthy, tmp_path):
@@ -355,10 +340,9 @@ def test_an_on_policy_run_is_told_so_and_does_not_fail(tmp_path):
 
 def before(S, k3, L, E=None, **options):
     """Return the check of S before the first update; E is the engine ratio, if it is logged."""
-    laws = Laws(**options)
     made = {"updates_since_rollout": 0 * L, "length": L, "log_ratio": S, "k3_sum": k3}
-    laws.add(rows_of(len(L), **made | ({} if E is None else {"engine_log_ratio": E})), np.ones(len(L), bool))
-    return laws
+    rows = rows_of(len(L), **made | ({} if E is None else {"engine_log_ratio": E}))
+    return FirstEpoch(rows, np.ones(len(L), bool), **options)
 
 
 @pytest.mark.parametrize("engine", ["logged", "unknown"])
@@ -412,11 +396,9 @@ def test_small_s_before_an_update_is_seen_where_the_noise_floor_is_known(noise, 
     answer = before(S, noise**2 / 2 * L, L, float32=True)._before()
     assert answer.found == found
     assert not found or (answer.severity == Severity.CRITICAL and "dropout" in answer.summary)
-    laws = before(S, noise**2 / 2 * L, L)
-    laws.floor.add(S[:100] / 10, L[:100], np.zeros(100, np.int64))
-    assert laws._before().found == found
-    laws.floor.add(S, L, np.zeros(n, np.int64))
-    assert not laws._before().found
+    floor = rows_of(100, length=L[:100], log_ratio=S[:100] / 10)
+    assert before(S, noise**2 / 2 * L, L, noise=floor)._before().found == found
+    assert not before(S, noise**2 / 2 * L, L, noise=rows_of(n, length=L, log_ratio=S))._before().found
 
 
 @pytest.mark.parametrize("prompts", [1, 40])
@@ -437,8 +419,7 @@ def test_weights_by_length_are_compared_among_responses_to_one_prompt(inside):
     apart = 0.3 * rng.standard_normal(n)
     excess = 0.2 * apart if inside else 0.1 * (center - center.mean())
     S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(excess)
-    laws = Laws()
-    laws.add(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
+    laws = FirstEpoch(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
     assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) == inside
 
 
@@ -449,8 +430,7 @@ def test_weights_may_rise_with_the_length_where_responses_get_longer(growing):
     center = np.tile(np.repeat(rng.uniform(4, 8, n // 80), 8), 10) + 0.018 * growing * (np.arange(n) * 10 // n)
     apart = 0.3 * rng.standard_normal(n)
     S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(0.2 * apart)
-    laws = Laws()
-    laws.add(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
+    laws = FirstEpoch(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
     assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) != growing
 
 
@@ -463,6 +443,5 @@ def test_noise_of_old_log_probs_that_drew_nothing_is_no_other_model(own):
     E = 0 * L if own else engine - sigma**2 / 2 * L
     S = np.sqrt(2) * noise  # of mean 0, where k3 is sigma^2 L: lawful if old log-probs have half of the noise
     made = {"updates_since_rollout": 0 * L, "length": L, "log_ratio": S, "k3_sum": sigma**2 * L}
-    laws = Laws()
-    laws.add(rows_of(n, engine_log_ratio=E, **made), np.ones(n, bool))
+    laws = FirstEpoch(rows_of(n, engine_log_ratio=E, **made), np.ones(n, bool))
     assert ("before_update" in [answer.id for answer in laws.answers() if answer.found]) == own

@@ -4,19 +4,16 @@ import numpy as np
 import pytest
 
 from analysis.doctor.findings import Severity
-from analysis.doctor.mismatch import Mismatch
+from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.importing.digest import Noticed, TokenDigest
 from tests.analysis.doctor.made import rows_of
 
 
-def engine(E, L, k3, left=1.0, **options):
-    """Return the findings about E, by id; ``left`` is the factor that a correction left of each response."""
-    mismatch = Mismatch(**options)
-    rows = rows_of(
-        len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E, correction_weight=left + 0 * E
-    )
-    mismatch.add(rows, np.ones(len(E), bool))
-    return {answer.id: answer for answer in mismatch.answers() if answer.found}
+def engine(E, L, k3, **options):
+    """Return the issue of E, by its id, if there is one."""
+    rows = rows_of(len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E)
+    answer = Mismatch.of(rows, np.ones(len(E), bool)).answer(**options)
+    return {answer.id: answer} if answer.found else {}
 
 
 @pytest.mark.parametrize(("spread", "wanted"), [(0.0, True), (0.2, False)])
@@ -57,18 +54,16 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
 
 def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     """A D + E without noise of .3 nats at 16 tokens and 1.5 at 1024: exp(.3), exp(1.5) > 3, .3/16 and 1.5/1024 > .001;
-    the sqrt mask keeps .3 < .1 sqrt(16) and 1.5 < .1 sqrt(1024). A product weight cut at 2 leaves 1.35 and 2."""
+    the sqrt mask keeps .3 < .1 sqrt(16) and 1.5 < .1 sqrt(1024). A product weight capped at 2 leaves 1.35 and 2."""
     L = np.repeat([16.0, 1024.0], 100)
     rows = rows_of(200, length=L, behaviour_log_ratio=np.where(L < 20, 0.3, 1.5) * np.tile([1, -1], 100))
-    mismatch = Mismatch()
-    mismatch.add(rows, np.ones(200, bool))
-    answer = mismatch.answers()[0]
+    answer = Mismatch.of(rows, np.ones(200, bool)).answer()
     values = {e.name: e.value for e in answer.evidence}
-    assert values["the product mask (mis) cuts, L from 16"] == 0
-    assert values["the product mask (mis) cuts, L from 1024"] == 1
-    assert values["the geometric mask (geo-mask) cuts, L from 16"] == 1
-    assert values["the sqrt mask (engine-sqrt) cuts, L from 1024"] == 0
-    assert values["a product weight cut at 2 leaves, L from 1024"] == pytest.approx((2 + np.exp(-1.5)) / 2)
+    assert values["the product mask (mis) masks, L from 16"] == 0
+    assert values["the product mask (mis) masks, L from 1024"] == 1
+    assert values["the geometric mask (geo-mask) masks, L from 16"] == 1
+    assert values["the sqrt mask (engine-sqrt) masks, L from 1024"] == 0
+    assert values["a product weight capped at 2 leaves, L from 1024"] == pytest.approx((2 + np.exp(-1.5)) / 2)
     assert "D + E of sampler and trainer (versions unknown: lag may be in it)" in answer.summary
 
 
@@ -116,9 +111,8 @@ def test_an_s_of_0_that_hides_older_versions_is_told():
     n = 100
     made = {"length": np.full(n, 50.0), "policy_version": np.full(n, 3.0), "behaviour_version": np.ones(n)}
     for S, told in ((np.zeros(n), True), (np.full(n, 0.1), False)):
-        mismatch = Mismatch()
-        mismatch.add(rows_of(n, log_ratio=S, **made), np.ones(n, bool))
-        assert ("denominator never sampled" in mismatch.answers()[2].summary) == told
+        answer = staleness(rows_of(n, log_ratio=S, **made), corrected=False)
+        assert ("denominator never sampled" in answer.summary) == told
 
 
 def test_small_noise_is_told_where_a_product_mask_cuts_long_responses_and_a_defect_since_it_began():

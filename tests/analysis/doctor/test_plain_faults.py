@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from analysis.doctor.mismatch import Mismatch
+from analysis.doctor.mismatch import staleness
 from analysis.log.rows import numbered, repeated
 from analysis.rules.recompute import recompute
 from fspo.gradlog import GradLogWriter
@@ -60,9 +60,7 @@ def test_a_staleness_that_is_not_known_does_not_count_as_none(known, said):
         staleness_log_ratio=np.where(np.arange(n) < known, 0.5, np.nan),
         behaviour_log_ratio=np.full(n, 0.7),
     )
-    mismatch = Mismatch()
-    mismatch.add(rows, np.ones(n, bool))
-    answer = next(a for a in mismatch.answers() if a.id == "staleness")
+    answer = staleness(rows, corrected=False)
     assert said in answer.summary
     assert ("0.7 nats" in answer.summary) == (known < 50)
     assert ("rms of D 0.5 nats" in answer.summary) == (known > 50)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.doctor.examine import examine
-from analysis.doctor.laws import Laws
+from analysis.doctor.first_epoch import FirstEpoch
 from tests.analysis.doctor.defects import AUDITED
 from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
 from tests.analysis.doctor.log_changes import rewritten
@@ -33,10 +33,9 @@ def test_s_must_spread_as_its_tokens_do(factor, found):
     is 1, and the least value is (1 - e^-|s|)^2 = .25 for e^s = 2 and nearly 1 for e^s near 0, on average .625."""
     e = np.where(np.arange(4000) % 2, 2.0, 1e-9)
     s = np.log(e)
-    laws = Laws()
     k3 = factor * (e - 1) - factor * s  # S and S + k3 are both held to the share
     columns = {"length": np.full(4000, 9.0), "log_ratio": factor * s, "k3_sum": k3, "sum_sq_log_ratio": s * s}
-    laws.add(rows_of(4000, **columns), np.ones(4000, bool))
+    laws = FirstEpoch(rows_of(4000, **columns), np.ones(4000, bool))
     (answer,) = [a for a in laws.answers() if a.id == "spread_of_s"]
     assert answer.evidence[0].value == pytest.approx(factor**2 / 0.625, rel=1e-6)
     assert answer.found == found

@@ -1,5 +1,6 @@
 """Groups that were selected by their rewards: what is named, and which rows the laws are tested on."""
 
+from collections import Counter
 from math import comb
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 
 from analysis.doctor.admit import READ
 from analysis.doctor.findings import Severity
-from analysis.doctor.laws import Laws
+from analysis.doctor.first_epoch import FirstEpoch
 from analysis.doctor.patient import Rows
-from analysis.doctor.selection import Selection
+from analysis.doctor.selection import Groups, by_rewards
 from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
 from tests.analysis.doctor.log_changes import kept, rewritten
 from tests.analysis.doctor.made import findings, rows_of
@@ -28,29 +29,26 @@ def test_a_selection_by_outcome_is_named_and_breaks_no_law(selected):
     if selected:
         solved = np.repeat(reward.reshape(-1, size).sum(1), size)
         rows = rows.take((solved > 0) & (solved < size)).copy()
-    selection = Selection()
-    fair = selection.add(rows)
+    fair, groups = by_rewards(rows)
     assert fair.sum() > 8_000
 
     def broken(which):
-        laws = Laws()
-        laws.add(rows, which)
-        return [answer.id for answer in laws.answers() if answer.found]
+        return [answer.id for answer in FirstEpoch(rows, which).answers() if answer.found]
 
     assert broken(fair) == []
     assert ("mean_weight" in broken(np.ones(len(rows), bool))) == selected
-    answer = selection.answer()
+    answer = groups.answer()
     assert answer.found == selected
     assert not selected or answer.severity == Severity.INFO
 
 
 def test_missing_groups_are_counted_from_the_others():
     """P(k) of 8 with chance 1/2 or 1/10, by enumeration: no less groups than the bound has equal rewards."""
-    selection, n = Selection(groups=100, values={0.0, 1.0}), 8
+    groups, n = Groups(100, 0, Counter()), 8
     for k in range(n + 1):
         P = 0.5 * comb(n, k) / 2**n + 0.5 * comb(n, k) * 0.1**k * 0.9 ** (n - k)
-        selection.solved[n, k] = round(1e5 * P)
-    least, seen = selection.missing()
+        groups.solved[n, k] = round(1e5 * P)
+    least, seen = groups.missing()
     assert 0.5 * seen < least <= seen
 
 
@@ -60,7 +58,7 @@ def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
     columns = {name: np.full(n, np.nan) for name in READ}
     i = np.arange(n)
     columns |= {"rollout": 0 * i, "step": 0 * i, "prompt_id": np.r_[np.arange(14) // 4, 5, 5], "response_id": i}
-    fair = Selection().add(Rows(columns | {"reward": reward}))
+    fair, _ = by_rewards(Rows(columns | {"reward": reward}))
     # 0001: the single 1 decided; 1100: nobody; 1111: all; a group of 1 known reward and of 2: nothing can be told
     assert fair.tolist() == [True, True, True, False] + [True] * 4 + [False] * 4 + [True] * 4
 

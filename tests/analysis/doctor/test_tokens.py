@@ -45,5 +45,5 @@ def test_token_log_ratios_obey_the_law_at_each_position(tmp_path, defect, said):
         assert answer.since == 0
     if defect is None:
         assert doctor.tokens.rows == 800
-        assert answer.evidence[0].name == "mean of e^s from position 1 on (law: 1)"
+        assert answer.evidence[0].name == "mean of e^s from position 1 on (expected: 1)"
         assert answer.evidence[0].value == pytest.approx(1, abs=0.02)

@@ -1,4 +1,4 @@
-"""Test equalities, here called laws, that hold in the first epoch in every sound run, for any policy, task and rule.
+"""Test equalities, that hold in the first epoch in every sound run, for any policy, task and rule.
 
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
 it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
@@ -9,7 +9,6 @@ been logged whatever their reward (`analysis.doctor.selection`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,132 +55,58 @@ errors. It is not among the tests: it has no level that holds for every distribu
 FLOOR = 3.0
 """S before the first update is reported if its root mean square is more than this many times the noise floor."""
 
-PROMPTS = 4096
-"""About how many prompts are followed from rollout to rollout, to see how far their responses' mean length shifts."""
-
 FEW = "{} rows in the first epoch after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
 
 
-@dataclass
-class Laws:
+class FirstEpoch:
     """Tests of equalities that theory promises (such as E[e^S] = 1, T5) on responses that no update had trained on.
-
-    Pass complete rollouts to ``add``, in order.
 
     Parameters
     ----------
+    rows : Rows
+        Rows (N,) of complete rollouts.
+    fair : bool array (N,)
+        Rows that would be logged whatever their reward.
+    noise : Rows, optional
+        Rows of the phase noise: the same weights scored them twice.
     float32 : bool
         Whether the configuration says that the trainer computes in float32.
     """
 
-    float32: bool = False
-    floor: Line = field(default_factory=Line)  # S of rows of phase noise: the same weights scored them twice
-    weight: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    likelihood: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, bets=np.ones(1)))
-    token: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH, LOST, GAINED))
-    # Sums over responses of x^2, v, x^4, x^2 v and v^2: x = S + k3, v = (1 - e^-r)^2 with r the root of the sum of s^2
-    # over the response's tokens.
-    spread: Floats = field(default_factory=lambda: np.zeros(5))
-    longer: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    shorter: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    # Sums over responses of how far the log length lies above (first entry) or below (second entry) the mean log length
-    # of the rest of the group. Each response adds 1 at most.
-    apart: Floats = field(default_factory=lambda: np.zeros(2))
-    push: AnytimeMean = field(default_factory=lambda: AnytimeMean(EACH))
-    before: Line = field(default_factory=Line)
-    mismatch: Line = field(default_factory=Line)
-    S: float = 0.0  # sum of the tested log-ratio (S or S + D + E) over the rows counted in `weight`
-    SL: float = 0.0  # the same sum with S times the length in the place of S
-    k3: float = 0.0
-    # For each prompt: the last rollout in which it occurred, and its mean log length there.
-    lengths: dict[int, tuple[int, float]] = field(default_factory=dict)
-    # How far lengths shift. A rollout's shift is the mean, over its prompts that occurred before, of the change of the
-    # prompt's mean log length since then, divided by the number of rollouts since then. First entry: sum of the shifts'
-    # absolute values over all rollouts with such prompts. Second entry: number of these rollouts.
-    shift: Floats = field(default_factory=lambda: np.zeros(2))
-    # For logs in which no prompt comes twice, the sums from which a line through the mean log length y of rollout
-    # number t is fitted (its slope is how far lengths shift): sums over rollouts of 1, t, t^2, y and t y.
-    general: Floats = field(default_factory=lambda: np.zeros(5))
-
-    def add(self, rows: Rows, fair: Mask) -> None:
-        """Add the rows (N,) of complete rollouts; ``fair`` (N,) marks those that would be logged with any reward."""
-        c, S, L, rollout = rows.columns, rows.S, rows.L, rows["rollout"]
+    def __init__(self, rows: Rows, fair: Mask, noise: Rows | None = None, *, float32: bool = False) -> None:
+        S, L, rollout = rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
-        start = since == 0
-        self.before.add(S[start], L[start], rollout[start], rows["k3_sum"][start])
-        E = ratio(c, "behaviour")
-        self.mismatch.add(E, L, rollout, rows["behaviour_k3_sum"])
-        apart = self.mismatch.n and self.mismatch.rms > FLOAT32
-        x, k3, square = (S, rows["k3_sum"], rows["sum_sq_log_ratio"])
-        if apart:
-            x, k3, square = (S + E, rows["total_k3_sum"], rows["total_sum_sq"])
+        self.float32, start = float32, since == 0
+        self.floor = None if noise is None else Line(noise.S, noise.L, noise["rollout"])
+        self.before = Line(S[start], L[start], rollout[start], rows["k3_sum"][start])
+        E = ratio(rows.columns, "behaviour")
+        self.mismatch = Line(E, L, rollout, rows["behaviour_k3_sum"])
+        x, k3, square = S, rows["k3_sum"], rows["sum_sq_log_ratio"]
+        if self.mismatch.n and self.mismatch.rms > FLOAT32:
+            x, k3, square = S + E, rows["total_k3_sum"], rows["total_sum_sq"]
         lag = rows["policy_version"] - since - rows["behaviour_version"]
         # Stale rows without a behaviour ratio are left out: if the staleness D is unknown, no tested equality holds for
         # S (T13).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
-        x, k3, at = x[fresh], k3[fresh], rollout[fresh]
-        known = np.isfinite(k3) & (square[fresh] >= 0)
-        a, b = (x + k3)[known] ** 2, np.expm1(-np.sqrt(square[fresh][known])) ** 2
-        with np.errstate(over="ignore"):
-            self.spread += [float(v.sum()) for v in (a, b, a * a, a * b, b * b)]
+        x, k3, at, self.square = x[fresh], k3[fresh], rollout[fresh], square[fresh]
+        self.S, self.k3 = x, k3
+        self.total_k3 = float(np.nansum(k3))
+        self.S_times_L = float((S[fresh] * (L[fresh] - 1) + x).sum())
         weight = importance_weight(x) - 1
-        self.weight.add(weight, at)
-        self.likelihood.add(weight, at)
-        self.S += float(x.sum())
-        self.SL += float((S[fresh] * (L[fresh] - 1) + x).sum())
-        self.token.add(k3 + x, at)
-        self.k3 += float(np.nansum(k3))
-        z = self._beyond_mates(rows)[fresh]
-        for law, k, h in ((self.longer, 0, np.clip(z, 0, 1)), (self.shorter, 1, np.clip(-z, 0, 1))):
-            law.add(weight * h, at)
-            self.apart[k] += float(np.nansum(h))
+        self.weight = AnytimeMean.of(weight, at, EACH)
+        self.likelihood = AnytimeMean.of(weight, at, EACH, bets=np.ones(1))
+        self.token = AnytimeMean.of(k3 + x, at, EACH, LOST, GAINED)
+        z, self.by_prompt, self.shift = _beyond_mates(rows)
+        # How far the log length lies above, or below, the mean of the rest of the group; each response adds 1 at most.
+        apart = [np.clip(sign * z[fresh], 0, 1) for sign in (1, -1)]
+        self.longer, self.shorter = (AnytimeMean.of(weight * h, at, EACH) for h in apart)
+        self.apart = np.array([np.nansum(h) for h in apart])
         again = rows.take((used >= 1) & np.isfinite(S) & np.isfinite(rows["advantage"]))
+        self.push = AnytimeMean(EACH)
         if len(again) and again["advantage"].any():
             number, code = np.unique(again["rollout"], return_inverse=True)
             self.push.add(np.bincount(code, _pushed(again)) / np.sqrt(np.bincount(code)), number)
-
-    def _beyond_mates(self, rows: Rows) -> Floats:
-        """Return log length less the mean log length of the prompt's other responses (N,); NaN where there are none.
-
-        Also add to ``shift`` by how much the mean log length of prompts has changed since they last occurred, divided
-        by the number of rollouts since then.
-        """
-        z, group = np.log(rows.L), rows.cluster
-        first = rows.first
-        n, total = (np.bincount(group[first], x, rows.clusters) for x in (np.ones(int(first.sum())), z[first]))
-        place = np.zeros(len(n), np.int64)
-        place[group] = np.arange(len(group))
-        prompts = rows["prompt_id"][place]
-        if len(self.lengths) < PROMPTS:
-            self.lengths |= {prompt: (-1, 0.0) for prompt in prompts.tolist()[:PROMPTS] if prompt not in self.lengths}
-        followed = np.flatnonzero(np.isin(prompts, list(self.lengths)))
-        values = (x[followed].tolist() for x in (prompts, rows["rollout"][place], total / n))
-        moved: dict[int, list[float]] = {}
-        for prompt, rollout, here in zip(*values, strict=True):
-            before = self.lengths[prompt]
-            if -1 < before[0] < rollout:
-                moved.setdefault(rollout, []).append((here - before[1]) / (rollout - before[0]))
-            self.lengths[prompt] = rollout, here
-        for changes in moved.values():
-            self.shift += (abs(sum(changes) / len(changes)), 1)
-        for rollout in np.unique(rows["rollout"]):
-            t, level = float(rollout), float(z[first & (rows["rollout"] == rollout)].mean())
-            self.general += (1, t, t * t, level, t * level)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
-
-    def _shift(self) -> float:
-        """Return by how much a prompt's mean log length changes, up or down, from one rollout to the next.
-
-        The changes are averaged over rollouts. If no prompt came twice, return the absolute slope of a line fitted to
-        the mean log length of each rollout; if there is a single rollout, return 0.
-        """
-        if self.shift[1]:
-            return float(self.shift[0] / self.shift[1])
-        n, t, square, y, product = self.general.tolist()
-        spread = n * square - t * t
-        return abs(n * product - t * y) / spread if spread > 0 else 0.0
 
     @property
     def _noise(self) -> float:
@@ -189,7 +114,7 @@ class Laws:
 
         The noise is taken to be as large as S is before any update.
         """
-        return 2 * math.expm1(min(self.before.rms**2 * self.before.L / self.before.n, 1.0)) if self.before.n else 0.0
+        return 2 * math.expm1(min(self.before.rms**2 * float(self.before.L.mean()), 1.0)) if self.before.n else 0.0
 
     @property
     def _unlike_before(self) -> bool:
@@ -204,13 +129,17 @@ class Laws:
 
     @property
     def _explained(self) -> bool:
-        """Whether S before the first update, or a mismatch that is no noise, explains that a law is broken."""
+        """Whether S before the first update, or a mismatch that is no noise, explains that an equality is broken."""
         return self._unlike_before or self.mismatch.systematic()
 
     @property
     def _of_mean(self) -> bool:
         """Whether S times the length, and not S, has the mean that k3 asks for."""
-        return self.k3 > 0 and abs(self.SL / self.k3 + 1) < 0.25 and abs(self.S / self.k3 + 1) > 0.25
+        return (
+            self.total_k3 > 0
+            and abs(self.S_times_L / self.total_k3 + 1) < 0.25
+            and abs(self.S.sum() / self.total_k3 + 1) > 0.25
+        )
 
     @property
     def _floor(self) -> float:
@@ -218,13 +147,11 @@ class Laws:
         first update of their rollout; inf if unknown.
         """
         known = [FLOAT32] if self.float32 else []
-        known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor.n >= MIN_ROWS else []
+        known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor is not None and self.floor.n >= MIN_ROWS else []
         return min(known, default=math.inf)
 
     def answers(self) -> list[Answer]:
-        """Return one answer (a finding, clear or not checked) for each of the doctor's checks of laws that hold at
-        first use, such as E[e^S] = 1.
-        """
+        """Return the answer of each check of an equality that holds in the first epoch, such as E[e^S] = 1."""
         known = [self._before(), self._weight(), self._token(), self._spread_of_s(), self._by_length()]
         return [*known, self._drift(), self._direction()]
 
@@ -242,7 +169,7 @@ class Laws:
                 "most: it is noise of a lower precision (bfloat16), dropout, or other code for old and new log-probs"
             )
         elif not known:
-            why = "the log has no E, so it does not say whether the old log-probs or the sampler's law is at fault"
+            why = "the log has no E, so it does not say whether the old or the sampler's log-probs are at fault"
         return found(
             name,
             Severity.CRITICAL if known else Severity.WARNING,
@@ -255,12 +182,12 @@ class Laws:
         )
 
     def _weight(self) -> Answer:
-        name, law = "mean_weight", self.weight
-        mean, low, high = law.interval()
-        evidence = Evidence("mean weight in the first epoch (law: 1)", 1 + mean, 1 + low, 1 + high)
-        if law.count < 30:
-            return not_checked(name, FEW.format(law.count))
-        if law.above is None or mean < WEIGHT_MARGIN + self._noise or self._explained:
+        name, test = "mean_weight", self.weight
+        mean, low, high = test.interval()
+        evidence = Evidence("mean weight in the first epoch (expected: 1)", 1 + mean, 1 + low, 1 + high)
+        if test.count < 30:
+            return not_checked(name, FEW.format(test.count))
+        if test.above is None or mean < WEIGHT_MARGIN + self._noise or self._explained:
             return clear(
                 name, "E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence
             )
@@ -271,22 +198,22 @@ class Laws:
             "on before, or new and old log-probs differ by noise or by tokens",
             "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
             evidence,
-            since=law.above,
+            since=test.above,
         )
 
     def _token(self) -> Answer:
-        name, law = "k1_k3", self.token
-        if law.count < 30 or not self.k3:
+        name, test = "k1_k3", self.token
+        if test.count < 30 or not self.total_k3:
             return not_checked(
                 name, "the log has no k3_sum in the first epoch after an update (total_k3_sum under mismatch)"
             )
-        mean, low, high = (v * law.count / self.k3 for v in law.interval())
+        mean, low, high = (v * test.count / self.total_k3 for v in test.interval())
         evidence = (
-            Evidence("k1 over k3 in the first epoch (law: 1)", 1 - mean, 1 - high, 1 - low),
-            Evidence("mean k3 of a response", self.k3 / law.count, unit="nats"),
+            Evidence("k1 over k3 in the first epoch (expected: 1)", 1 - mean, 1 - high, 1 - low),
+            Evidence("mean k3 of a response", self.total_k3 / test.count, unit="nats"),
         )
-        since = law.above if mean > 0 else law.below
-        noise = self._noise * law.count / self.k3
+        since = test.above if mean > 0 else test.below
+        noise = self._noise * test.count / self.total_k3
         if since is None or abs(mean) < TOKEN_MARGIN + noise or self._explained:
             return clear(name, "-E[S] = E[k3] in the first epoch (T5): both estimate one KL", *evidence)
         return found(
@@ -301,7 +228,7 @@ class Laws:
                 else "S loses tokens"
             )
             + ", or the responses were drawn at another temperature or by other weights",
-            "compare the tokens that S and k3 sum over, and the law that sampled with the one of the old log-probs",
+            "compare the tokens that S and k3 sum over, and the sampler's distribution with that of the old log-probs",
             *evidence,
             since=since,
         )
@@ -312,13 +239,15 @@ class Laws:
         S + k3 is the sum of the tokens' e^s - 1, each of mean 0 after its prefix, so the mean of its square is that of
         the sum of (e^s - 1)^2, which is at least v = (1 - e^-r)^2, r^2 the sum of s^2.
         """
-        name, law = "spread_of_s", self.token
-        square, least, fourth, product, squares = self.spread.tolist()
-        if law.count < MIN_ROWS or not least > 0:
+        name = "spread_of_s"
+        known = np.isfinite(self.k3) & (self.square >= 0)
+        a, v = (self.S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
+        if self.token.count < MIN_ROWS or not v.sum() > 0:
             return not_checked(name, "the log has no sums over tokens in the first epoch after an update")
-        ratio = square / least
-        error = math.sqrt(max(fourth - 2 * ratio * product + ratio**2 * squares, 0.0)) / least
-        evidence = Evidence("mean of (S + k3)^2 over its least value (law: 1 or more)", ratio, ratio - 2 * error)
+        ratio = float(a.sum() / v.sum())
+        with np.errstate(over="ignore"):
+            error = float(np.sqrt(np.sum((a - ratio * v) ** 2)) / v.sum())
+        evidence = Evidence("mean of (S + k3)^2 over its least value (expected: 1 or more)", ratio, ratio - 2 * error)
         if ratio + SURE * error > STILL_SPREAD:
             return clear(name, "S spreads at least as its tokens do", evidence)
         return found(
@@ -338,18 +267,19 @@ class Laws:
         name = "weight_by_length"
         if self.longer.count < 30 or not np.all(self.apart > 0):
             return not_checked(name, "too few rows in the first epoch after an update whose mates have other lengths")
-        longer, shorter = (law.total / h for law, h in zip((self.longer, self.shorter), self.apart, strict=True))
+        longer, shorter = (test.total / h for test, h in zip((self.longer, self.shorter), self.apart, strict=True))
         ends = [
-            [v * law.count / h for v in law.interval()[1:]]
-            for law, h in zip((self.longer, self.shorter), self.apart, strict=True)
+            [v * test.count / h for v in test.interval()[1:]]
+            for test, h in zip((self.longer, self.shorter), self.apart, strict=True)
         ]
-        shift = self._shift()
         evidence = (
             Evidence("mean weight of responses longer than their mates", 1 + longer, *(1 + e for e in ends[0])),
             Evidence("mean weight of responses shorter than their mates", 1 + shorter, *(1 + e for e in ends[1])),
-            Evidence(f"change of {'a prompt' if self.shift[1] else 'a rollout'}'s mean log length in a rollout", shift),
+            Evidence(
+                f"change of {'a prompt' if self.by_prompt else 'a rollout'}'s mean log length in a rollout", self.shift
+            ),
         )
-        allowed = WEIGHT_MARGIN + self._noise + 2 * shift * self.longer.count / float(self.apart.min())
+        allowed = WEIGHT_MARGIN + self._noise + 2 * self.shift * self.longer.count / float(self.apart.min())
         rise = longer - shorter
         since = self.longer.above if rise > 0 else self.shorter.above
         if since is None or abs(rise) < allowed or self._explained:
@@ -365,30 +295,31 @@ class Laws:
         )
 
     def _drift(self) -> Answer:
-        name, law = "drift_sign", self.likelihood
-        if law.count < 30:
-            return not_checked(name, FEW.format(law.count))
-        mean = self.S / law.count
+        name, test = "drift_sign", self.likelihood
+        if test.count < 30:
+            return not_checked(name, FEW.format(test.count))
+        mean = float(self.S.mean())
         evidence = (
-            Evidence("mean S in the first epoch (law: -KL, below 0)", mean, unit="nats"),
-            Evidence("sum of S in the first epoch", self.S, unit="nats"),
+            Evidence("mean S in the first epoch (expected: -KL, below 0)", mean, unit="nats"),
+            Evidence("sum of S in the first epoch", float(self.S.sum()), unit="nats"),
         )
-        if law.above is None or mean < WEIGHT_MARGIN or self._explained:
+        if test.above is None or mean < WEIGHT_MARGIN or self._explained:
             return clear(name, "E[S] is not above 0 in the first epoch", *evidence)
         return found(
             name,
             Severity.CRITICAL,
-            "E[S] is above 0 in the first epoch, which no ratio to the law that drew the responses can be (E[S] = -KL)",
+            "E[S] is above 0 in the first epoch, which no ratio to the distribution that drew the responses can be "
+            "(E[S] = -KL)",
             "look at the sign of S (new less old), and whether these responses were trained on before",
             *evidence,
-            since=law.above,
+            since=test.above,
         )
 
     def _direction(self) -> Answer:
-        name, law = "direction", self.push
-        if not law.count:
+        name, test = "direction", self.push
+        if not test.count:
             return not_checked(name, "no row of a response that an update has trained on before")
-        mean, low, high = law.interval()
+        mean, low, high = test.interval()
         evidence = Evidence(
             "A, as a share of the rollout's largest, times S less its group's mean, where trained on",
             mean,
@@ -396,8 +327,8 @@ class Laws:
             high,
             "nats",
         )
-        sigma = math.sqrt(max(law.square / law.count - mean * mean, 0.0)) if law.count > 1 else math.inf
-        against = law.count >= 5 and mean * math.sqrt(law.count) < -4 * max(sigma, 1e-12) and mean < 0
+        sigma = math.sqrt(max(test.square / test.count - mean * mean, 0.0)) if test.count > 1 else math.inf
+        against = test.count >= 5 and mean * math.sqrt(test.count) < -4 * max(sigma, 1e-12) and mean < 0
         if not against:
             return clear(
                 name,
@@ -411,6 +342,35 @@ class Laws:
             "look at the sign of the loss and of the advantages in it",
             evidence,
         )
+
+
+def _beyond_mates(rows: Rows) -> tuple[Floats, bool, float]:
+    """Compare each response's log length with the mean log length of the prompt's other responses.
+
+    Return the difference (N,), NaN where there are no others; whether a prompt came twice; and by how much a prompt's
+    mean log length changes, up or down, from one rollout to the next, averaged over the prompts of a rollout and then
+    over rollouts. If no prompt came twice, this is the absolute slope of a line fitted to each rollout's mean log
+    length; 0 for a single rollout.
+    """
+    z, first, group = np.log(rows.L), rows.first, rows.cluster
+    n, total = (np.bincount(group[first], x, rows.clusters) for x in (np.ones(int(first.sum())), z[first]))
+    place = np.zeros(len(n), np.int64)
+    place[group] = np.arange(len(group))
+    prompt, rollout, mean = rows["prompt_id"][place], rows["rollout"][place], total / n
+    order = np.lexsort((rollout, prompt))
+    again = np.flatnonzero(np.diff(prompt[order]) == 0)
+    before, after = order[again], order[again + 1]
+    if len(again):
+        code = numbered(rollout[after])
+        changes = (mean[after] - mean[before]) / (rollout[after] - rollout[before])
+        shift = float(np.mean(np.abs(np.bincount(code, changes) / np.bincount(code))))
+    else:
+        number, code = np.unique(rollout, return_inverse=True)
+        level = np.bincount(code, total) / np.bincount(code, n)
+        shift = abs(float(np.polyfit(number, level, 1)[0])) if len(number) > 1 else 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.where(n[group] > 1, z - (total[group] - z) / (n[group] - 1), np.nan)
+    return apart, len(again) > 0, shift
 
 
 def _pushed(rows: Rows) -> Floats:
