@@ -212,10 +212,12 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Return the rows of the run on whose log rules are compared: an unclipped one, else that of the lowest seed."""
+    """Return the rows of the run on whose log rules are compared: an unclipped one, else that of the lowest seed. A run
+    without any estimate is taken only if there is no other."""
+    told = frame.loc[frame["estimate"].notna(), "run"] if "estimate" in frame else frame["run"]
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
-    order = order.assign(clipped=order["trained_rule"] != "none")
-    run = order.sort_values(["clipped", "seed", "run"], kind="stable")["run"].iloc[0]
+    order = order.assign(untold=~order["run"].isin(told), clipped=order["trained_rule"] != "none")
+    run = order.sort_values(["untold", "clipped", "seed", "run"], kind="stable")["run"].iloc[0]
     return frame[frame["run"] == run]
 
 

@@ -96,9 +96,9 @@ class ErrorRate(NamedTuple):
     case : str
         The check with the kind of its sound runs, or the defect.
     size : str
-        Severity of the check's finding, or size of the defect.
+        Severity of the check's issue, or size of the defect.
     noticed, named, of : int
-        Logs with a (new) finding, logs in which the finding names the defect (-1 where nothing can be named), logs.
+        Logs with a (new) issue, logs in which the issue names the defect (-1 where nothing can be named), logs.
     """
 
     part: str
@@ -138,7 +138,7 @@ def said(run: Path) -> Counter[tuple[str, str]]:
 
 
 def new_findings(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
-    """Yield, for each sound log changed with its seed, the doctor's findings of checks that find nothing before."""
+    """Yield, for each sound log changed with its seed, the doctor's issues of checks that find nothing before."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:

@@ -76,7 +76,7 @@ def commands(text: str) -> list[list[str]]:
     found = re.findall(rf"(python (?:-m )?[\w./]+[^`\n]*|(?<![\w/.-])fspo (?:{named})\b[^`\n]*)", text)
     found = [f"python -m {line}" if line.startswith("fspo") else line for line in found]
     found = [re.split(" {2,}", line)[0] for line in found]  # notes stand apart
-    return [shlex.split(line.replace("...", ""), comments=True) for line in found]
+    return [shlex.split(line.replace("...", "").rstrip(" \\"), comments=True) for line in found]
 
 
 def programs() -> dict[tuple[str, ...], set[str]]:

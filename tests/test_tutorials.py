@@ -1,6 +1,8 @@
-"""The tutorials: each block of python and bash runs as it stands on the page, and prints what the page shows.
+"""The pages: what is shown as input runs as it stands, and prints what the page shows.
 
-Blocks of ``py`` and ``sh`` are of a run of the reader's own, which is not here.
+Input is a block of python or (in tutorials) bash, and in a block of console each line that begins with ``$``. Blocks
+of ``py``, ``sh`` and elsewhere bash are of a run of the reader's own, which is not here. Three dots of an output
+stand for anything.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -17,7 +20,15 @@ import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
 
-TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
+ROOT = Path(__file__).parents[1]
+TUTORIALS = ROOT / "docs" / "tutorials"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NO_INPUT = ("glossary",)
+"""Pages that only explain words."""
+TRAINS = ("train", "evaluate", "other_trainers", "reproduce", "watch")
+"""Pages whose commands train a model or serve a page."""
+OTHER_NUMBERS = ("train", "evaluate", "other_trainers", "reproduce")
+"""Pages whose numbers depend on the machine: there a number stands for any number."""
 QUICK = ("diagnose_table", "write_figure", "write_task")
 """Tutorials that take a few seconds; the others start several processes or train."""
 
@@ -28,9 +39,9 @@ class Page:
     Python blocks share their names. A block of text is what the block of code before it prints.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, other_numbers: bool = False) -> None:
         self.names: dict = {"__name__": "__main__"}
-        self.printed = ""
+        self.printed, self.other_numbers = "", other_numbers
 
     def python(self, example: Example) -> None:
         out = io.StringIO()
@@ -39,23 +50,41 @@ class Page:
         self.printed = out.getvalue()
 
     def bash(self, example: Example) -> None:
+        self.command(example.parsed, (0,))
+
+    def command(self, script: str, statuses: tuple[int, ...]) -> None:
         paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
-            ["bash", "-ec", example.parsed],
+            ["bash", "-ec", script],
             env=os.environ | {"PATH": paths},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode in statuses, done.stdout + done.stderr
         self.printed = done.stdout
 
-    def text(self, example: Example) -> None:
-        assert example.parsed.strip() == self.printed.strip()
+    def console(self, example: Example) -> None:
+        for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", example.parsed, re.M):
+            served = command.startswith("fspo watch")  # until somebody ends it
+            self.command(f"timeout --preserve-status -s INT 20 {command}" if served else command, (0, 1))
+            self.compare(shown)
 
-    def run(self, path: Path) -> int:
+    def compare(self, shown: str) -> None:
+        found = ""
+        for line in shown.strip().splitlines():
+            words = re.escape(line.rstrip()).replace(re.escape("..."), ".*")
+            if self.other_numbers:
+                words = re.sub(r"\d+((\\\.|,)\d+)*", r"[\\d.,]+", re.sub(r"(\\ )+", r" +", words))
+            found += r"(.*\n)*" if line == "..." else words + r" *\n"
+        assert re.fullmatch(found, self.printed.strip() + "\n"), f"shown:\n{shown}\nprinted:\n{self.printed}"
+
+    def text(self, example: Example) -> None:
+        self.compare(example.parsed)
+
+    def run(self, path: Path, blocks: tuple[str, ...] = ("python", "bash", "text", "console")) -> int:
         """Run a page in the present folder; return its number of blocks."""
-        parsers = [CodeBlockParser(name, getattr(self, name)) for name in ("python", "bash", "text")]
+        parsers = [CodeBlockParser(name, getattr(self, name)) for name in blocks]
         examples = list(Sybil(parsers, path=str(path.parent), pattern=path.name).parse(path).examples())
         for example in examples:
             example.evaluate()
@@ -75,3 +104,30 @@ def test_the_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(TUTORIALS.parents[1] / "examples")  # of the clone, where the reader stands
     assert Page().run(path) > 0
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """The folder in which a reader stands: a clone of the repository without results of commands, but with the demo."""
+    folder = tmp_path_factory.mktemp("clone")
+    for path in ROOT.iterdir():
+        if not path.name.startswith(".") and path.name != "out":
+            (folder / path.name).symlink_to(path)
+    with contextlib.chdir(folder):
+        Page().command("fspo demo", (0,))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in TRAINS else [])
+        for p in PAGES
+        if p.stem not in NO_INPUT
+    ],
+)
+def test_a_page_shows_what_its_commands_print(path, clone, monkeypatch):
+    monkeypatch.chdir(clone)
+    begins = path.read_text(encoding="utf-8").split("\n## ")[0]
+    assert path.name == "README.md" or "After this page you" in begins
+    assert Page(path.stem in OTHER_NUMBERS).run(path, ("python", "text", "console")) > 0

@@ -44,16 +44,15 @@ ALLOWED = (
     r"\bcut (\w+ ){0,2}at the length limit\b",
     r"\blaw of large numbers\b",
     r"\b(sliding|attention) windows?\b",
-    r"\blog window\b",
-    r"\bgradient log left alone\b",
+    r"\bcut -d\b",  # the program
     r"(\]\(|studies[./]|docs/|^# |\[|^ +- Findings: )[Ff]indings\b",  # the page and the script of that name
-    r"(table|row class|Tables?) trend\b|\btrend: the unit",
+    r"(table|row class|Tables?) trend\b|\btrend: the unit|\[\"trend\"\]",
     r"(option|--batch\.|with) staleness\b",
 )
 """Where an old word is the field's word or a name."""
 HISTORY = ("CHANGELOG.md",)
 """What tells of old versions in their words."""
-LATER = ("docs/", "mkdocs.yml", "proofs_check/", "analysis/doctor/", "analysis/importing/")
+LATER = ("proofs_check/", "analysis/doctor/", "analysis/importing/")
 """What still has old words."""
 
 
@@ -73,7 +72,9 @@ def left(name: str) -> list[tuple[int, str, str]]:
     text = (ROOT / name).read_text(encoding="utf-8")
     found = []
     for number, line in prose_of_python(text) if name.endswith(".py") else enumerate(text.splitlines(), 1):
-        line = re.sub(r"``.*?``|`[^`]*`|--[\w.-]+|https?:\S+|^ +[\w, ]+ : .*", "``", line)  # and "name : type"
+        line = re.sub(
+            r"``.*?``|`[^`]*`|--[\w.-]+|https?:\S+|\]\([^)]*\)|^ +[\w, ]+ : .*", "``", line
+        )  # and "name : type"
         for pattern in ALLOWED:
             line = re.sub(pattern, "", line)
         for pattern, new in OLD.items():

@@ -13,7 +13,7 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import CORRECTED
 from analysis.tables.acceptance import FACTOR
 from analysis.tables.moments import FAIR_SHARES
-from fspo.rules import COMPARED, OF_CLIP_RULES
+from fspo.rules import COMPARED, CORRECTIONS, OF_CLIP_RULES
 from fspo.stats.intervals import PERCENT
 
 PRINTED = ("acceptance", "trend", "cosine", "scaling")
@@ -64,9 +64,12 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
         return ["who is clipped: not known, see column reason of the table acceptance"]
     ends = [rates if len(rates) else factors][0].sort_values("bin").iloc[[0, -1]]
     spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
+    if ends["bin"].nunique() == 1:
+        return [f"who is clipped: not known, only one bin ({spans[0]}) has enough responses; more rollouts will tell"]
     step = "doubling" if partition == LENGTH else "standard deviation"
     responses = ", responses with A != 0" if nonzero else ""
-    lines = [(f"who is clipped{responses}", [*spans, "ratio", f"points each {step} [{PERCENT}]"])]
+    done = "masked" if on in CORRECTED else "clipped"
+    lines = [(f"who is {done}{responses}", [*spans, "ratio", f"points each {step} [{PERCENT}]"])]
     for name, of_rule in _rules(rates, on):
         slope = slopes.loc[_same(slopes, of_rule.iloc[0]), ["slope", "ci_low", "ci_high"]]
         lines.append((f"  {name}", _rates(of_rule, *(slope.iloc[0] if len(slope) else NOTHING))))
@@ -131,10 +134,9 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     word = "masked" if on in CORRECTED else "clipped"
     told = rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
     yield from ((f"{rule}, as trained", rows) for rule, rows in _of(told, "trained"))
+    told = told.loc[told["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)]  # criteria of others: in the table
     if on in CORRECTED:
         yield from ((f"{rule}, default range", rows) for rule, rows in _of(told, "given"))
-    else:
-        told = told.loc[told["rule"].isin(COMPARED)]
     matched = told.loc[told["source"] == "matched"]
     for target in sorted(matched["target"].unique(), reverse=True):
         of_target = matched.loc[matched["target"] == target]

@@ -71,8 +71,9 @@ def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | 
     """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and bin
     (``label``). With ``shaded``, shade the intervals.
     """
+    alone = data[data["estimate"].notna()].groupby(["label", "run"])["window"].nunique().eq(1).any()
     ax = draw.curves(
-        data, ax, x="window", hue="label", units="run", ends=(), known=known, marks=data["window"].nunique() == 1,
+        data, ax, x="window", hue="label", units="run", ends=(), known=known, marks=bool(alone),
         linewidth=1.1 if shaded else 0.7, markersize=2.8,
     )  # fmt: skip
     for (label, _), part in data.sort_values(["bin", "window"]).groupby(["label", "run"], sort=False) if shaded else ():

@@ -165,8 +165,8 @@ def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> st
     """Return the hypothesis that decides a claim's verdict, with its mean over seeds and the mean's interval."""
     for part in parts:
         if part["claim"] == claim["claim"] and f"{part['task']}: {part['hypothesis']}" == claim["decides"]:
-            interval = f"[{plain(part['ci_low'])}, {plain(part['ci_high'])}]"
-            return f"{claim['decides']}; found {plain(part['mean'])} {interval}, {part['seeds']} seeds"
+            mean, low, high = (f"{part[name]:.2f}".replace("-", "−") for name in ("mean", "ci_low", "ci_high"))
+            return f"{claim['decides']}; found {mean} [{low}, {high}], {part['seeds']} seeds"
     return str(claim["decides"])
 
 

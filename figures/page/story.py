@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from figures.tables import REFERENCES, Frame, first_use, percent, plain_outside, reasons, shared_log
 from fspo.rules import COMPARED
 
@@ -20,31 +22,37 @@ def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]
 
 
 def as_trained(acceptance: Frame) -> str:
-    """Say how often each rule that trained a run clips its longest and its shortest responses; "" if no run says."""
+    """Say how often each rule that trained a run clips its shortest and its longest responses; "" if no run says."""
     rows = _by_length(acceptance)
     if rows.empty:
         return ""
     rows = rows[(rows["source"] == "trained") & ~rows["rule"].isin(REFERENCES)]
     told = []
     for rule, runs in first_use(rows).groupby("rule", sort=False) if len(rows) else ():
-        own = runs[(runs["run"] == runs["run"].iloc[0]) & runs["estimate"].notna()].sort_values("bin")
-        if len(own) >= 2:
-            short, long = own.iloc[0], own.iloc[-1]
-            told.append(f"{rule} clips {_rates(long, short)}")
+        ends = _ends(runs[runs["run"] == runs["run"].iloc[0]])
+        if ends is not None:
+            short, long = ends
+            told.append(
+                f"{rule} clips {percent(1 - short['estimate'])} of responses of {_span(short)} tokens, the shortest, "
+                f"and {percent(1 - long['estimate'])} of those of {_span(long)}, the longest"
+            )
     return f"As trained, {'; '.join(told[:MOST])}." if told else ""
 
 
 def at_equal_rates(acceptance: Frame) -> str:
-    """Say how often each rule that the paper compares clips the longest and the shortest responses of one run, with
+    """Say how often each rule that the paper compares clips the shortest and the longest responses of one run, with
     ranges at which all rules have an equal clip rate.
     """
     rows, where = _matched(_by_length(acceptance))
-    told = []
-    for rule, own in _by_rule(rows):
-        known = own[own["estimate"].notna()].sort_values("bin")
-        if len(known) >= 2:
-            told.append(f"{rule} clips {_rates(known.iloc[-1], known.iloc[0])}")
-    return f"{where}{'; '.join(told)}." if told else _missing("how often each length is clipped", rows)
+    parts = {rule: own.drop_duplicates("bin").set_index("bin") for rule, own in _by_rule(rows)}
+    rates = pd.DataFrame({rule: own["estimate"] for rule, own in parts.items()}).dropna(axis=1, how="all").dropna()
+    if rates.empty or len(rates) < 2:
+        return _missing("how often each length is clipped", rows)
+    short, long = rates.index.min(), rates.index.max()
+    clipped = [[percent(1 - a) for a in rates.loc[at].to_numpy(float)] for at in (short, long)]
+    told = [f"{rule} {few} and {many}" for rule, few, many in zip(rates, *clipped, strict=True)]
+    spans = " and ".join(_span(parts[rates.columns[0]].loc[at]) for at in (short, long))
+    return f"{where}the clip rates of the shortest and the longest responses ({spans} tokens) are: {', '.join(told)}."
 
 
 def direction(cosine: Frame) -> str:
@@ -54,13 +62,13 @@ def direction(cosine: Frame) -> str:
     rows = cosine[(cosine["bin"] < 0) & (cosine["rule"] != "random")]
     rows, where = _matched(rows)
     told = [
-        f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] under {rule}"
+        f"{row['estimate']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] under {rule}".replace("[-", "[−")
         for rule, own in _by_rule(rows)
         if (row := own.iloc[0])["estimate"] == row["estimate"]
     ]
     if not told:
         return _missing("what clipping does to the direction of the update", rows)
-    return f"{where}the cosine of the clipped with the unclipped gradient is {', '.join(told)}.".replace("-", "−")
+    return f"{where}the cosine of the clipped with the unclipped gradient is {', '.join(told)}."
 
 
 def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
@@ -69,7 +77,7 @@ def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
     if not found:
         return f"Health checks: sound ({sum(len(run['clear']) for run in diagnoses)} checks without an issue)."
     told = [
-        f"{name}: {issue['severity']} {issue['id']}, {issue['summary']} Fix: {issue['cure']}" for name, issue in found
+        f"{name}: {issue['severity']} {issue['id']}, {issue['summary']}. Fix: {issue['cure']}." for name, issue in found
     ]
     more = f" And {len(found) - MOST} more, see Training." if len(found) > MOST else ""
     return f"Health checks: {' '.join(told[:MOST])}{more}"
@@ -105,21 +113,18 @@ def _by_rule(rows: Frame) -> Iterator[tuple[str, Frame]]:
             yield rule, plain_outside(own)
 
 
-def _rates(long: Any, short: Any) -> str:
-    """Say the clip rates of long and of short responses with their intervals, and their ratio."""
-    few, many = 1 - short["estimate"], 1 - long["estimate"]
-    ratio = f", {many / few:.2g} times as often" if few > 0 and many > 0 else ""
-    lengths = [f"{row['bin_lo']:g} to {row['bin_hi']:g}" for row in (long, short)]
-    return f"{_rate(long)} of responses of {lengths[0]} tokens and {_rate(short)} of those of {lengths[1]}{ratio}"
+def _ends(rows: Frame) -> tuple[Any, Any] | None:
+    """Return the rows of the shortest and of the longest responses, if two bins are known."""
+    known = rows[rows["estimate"].notna()].sort_values("bin")
+    return (known.iloc[0], known.iloc[-1]) if len(known) >= 2 else None
 
 
-def _rate(row: Any) -> str:
-    low, high = (max(100 * (1 - row[name]), 0) for name in ("ci_high", "ci_low"))
-    return f"{percent(1 - row['estimate'])} [{low:.3g}, {high:.3g}]"
+def _span(row: Any) -> str:
+    return f"{row['bin_lo']:g} to {row['bin_hi'] - 1:g}"
 
 
 def _missing(what: str, rows: Frame) -> str:
     """Return the sentence "These runs do not show WHAT.", with the reason that the rows give, if they give one."""
     known = "reason" in rows and reasons(rows) != "no reason given"
-    why = f" ({reasons(rows)})" if known else ""
+    why = f" ({reasons(rows).split('; ')[0]})" if known else ""
     return f"These runs do not show {what}{why}."

@@ -91,7 +91,7 @@ def main(args: list[str] | None = None) -> int:
     if trainer.is_main:
         model = f"run: {config.output}; model and tokenizer for transformers: {Path(config.output) / MODEL}"
         command = "analyse" if config.batch.updates > 1 else "doctor"  # with one update a rollout every S is 0
-        print(model, next_step(command, [config.output]), sep="\n", file=sys.stderr)
+        print(model, next_step(command, [config.output]), sep="\n")
     return 0
 
 

@@ -91,6 +91,9 @@ def test_no_rate_is_told_in_one_line():
     acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN)
     (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
     assert line == "who is clipped: not known, see column reason of the table acceptance"
+    acceptance = kept("fspo", "matched", 0.95, NAN, 0.9, NAN)
+    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
+    assert "only one bin (10 to 99 tokens) has enough responses" in line
 
 
 def cosine(rule: str, value: float, **others: object) -> dict[str, object]:

@@ -61,7 +61,7 @@ CAPTIONS = [
     {"name": "error_split", "title": "Error", "caption": "", "skipped": "no scores"},
 ]
 SOUND = {"run": "one", "findings": [], "clear": ["a", "b"], "not_checked": [], "notes": []}
-FOUND = {**SOUND, "findings": [{"id": "s_zero", "severity": "critical", "summary": EVIL, "cure": "log S."}]}
+FOUND = {**SOUND, "findings": [{"id": "s_zero", "severity": "critical", "summary": EVIL, "cure": "log S"}]}
 
 
 def written(run, **more):
@@ -86,7 +86,7 @@ def test_the_page_is_static_whole_and_escaped(run):
 def test_the_page_shows_claims_figures_issues_and_numbers(run):
     page = written(run, checks={"exit_status": 1, "rows": [{"id": "T7", "verdict": "fails"}]})
     assert "? open" in page
-    assert "chain-add: slope above 0; found 0.125 [−0.5, 0.75], 6 seeds" in page
+    assert "chain-add: slope above 0; found 0.12 [−0.50, 0.75], 6 seeds" in page
     assert "Not drawn: Error: no scores" in page
     assert "1 checks of the theory: SOME FAIL." in page
     assert "<td>critical</td>" in page
@@ -95,16 +95,19 @@ def test_the_page_shows_claims_figures_issues_and_numbers(run):
 
 
 def test_sentences_by_hand(run):
-    """Shortest bin 4 to 16 tokens, longest 64 to 257; clip rate = 1 - acceptance."""
+    """Bins of 4 to 15 tokens and of 64 to 256; clip rate = 1 - acceptance."""
     tables = {name: read_all([run], name) for name in ("acceptance", "cosine")}
     who, direction, health = story.sentences(tables, [FOUND])
-    assert who.startswith("As trained, fspo clips 20 % [19, 21] of responses of 64 to 257 tokens and 10 % [9, 11] of ")
-    assert "At 5 % clipped (run one), rloo clips 10 % [9, 11] of responses of 64 to 257 tokens and 2 % [1, 3]" in who
-    assert ", 5 times as often" in who
-    assert "gspo clips 2 % [1, 3] of responses of 64 to 257 tokens and 10 % [9, 11]" in who
+    assert who == (
+        "As trained, fspo clips 10 % of responses of 4 to 15 tokens, the shortest, and 20 % of those of 64 to 256, the "
+        "longest. At 5 % clipped (run one), the clip rates of the shortest and the longest responses (4 to 15 and 64 "
+        "to 256 tokens) are: rloo 2 % and 10 %, gspo 10 % and 2 %."
+    )
     assert direction.endswith("the clipped with the unclipped gradient is 0.900 [0.800, 0.950] under fspo.")
-    assert health == f"Health checks: one: critical s_zero, {EVIL} Fix: log S."
+    assert health == f"Health checks: one: critical s_zero, {EVIL}. Fix: log S."
     assert story.health([SOUND, SOUND]) == "Health checks: sound (4 checks without an issue)."
+    unknown = tables["acceptance"].assign(estimate=float("nan"))
+    assert story.sentences(tables | {"acceptance": unknown}, [SOUND])[0].startswith("These runs do not show")
     empty = pd.DataFrame()
     assert story.sentences({"acceptance": empty, "cosine": empty}, [SOUND])[0].startswith("These runs do not show")
 

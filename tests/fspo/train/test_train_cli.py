@@ -76,7 +76,7 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     model = f"; model and tokenizer for transformers: {tmp_path / 'run' / 'model'}"
-    assert done.stderr.splitlines()[-2:] == [
+    assert done.stdout.splitlines() == [
         f"run: {tmp_path / 'run'}{model}",
         f"next: fspo analyse {tmp_path / 'run'}",
     ]
@@ -125,7 +125,7 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_run_whose_S_is_0_is_sent_to_the_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = ["--batch.minibatches", "1", "--batch.epochs", "1", "--rollouts", "1"]
     assert train.main(arguments(tmp_path, *once)) == 0
-    assert capsys.readouterr().err.splitlines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
 
 
 def test_keyboard_interrupt_says_how_to_go_on(
