@@ -29,7 +29,7 @@ def build_parser() -> CommandParser:
     p.add_argument(
         "--follow",
         action="store_true",
-        help="read one run as it trains, until there is an issue of --fail-on or Ctrl-C",
+        help="read one run as it trains, until there is an issue of --fail-on; Ctrl-C ends with what was seen so far",
     )
     p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")
     p.add_argument("--verbose", action="store_true", help="show the answers of all checks")
@@ -58,6 +58,11 @@ def main(arguments: list[str]) -> int:
         if len(args.runs) > 1:
             raise UserError(f"--follow reads one run, and {len(args.runs)} are named: start fspo doctor for each")
         check_target(args.target)
+        run = Path(args.runs[0])
+        if not run.absolute().parent.is_dir():
+            raise UserError(f"{run}: neither this run folder nor its parent exists; check the path")
+        if not log_paths(run):
+            print(f"{run} has no gradient log yet: waiting for its first rollout (Ctrl-C ends)", file=sys.stderr)
         diagnoses.append(Follower(args.runs[0], target=args.target).until(args.fail_on))
     for run in [] if args.follow else tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run, args.target))

@@ -140,6 +140,8 @@ class Follower:
     def until(self, threshold: str, wait: float = 2.0) -> Diagnosis:
         """Read rollouts as they are written until the doctor reports ``threshold``, and return its answers then.
 
+        Ctrl-C returns the last answers, if a rollout was read.
+
         Parameters
         ----------
         threshold : str
@@ -147,12 +149,17 @@ class Follower:
         wait : float
             Seconds between two looks at the files of a log without new rollouts.
         """
-        while True:
-            changed = self.poll()
-            if changed and self.diagnosis is not None and self.diagnosis.fails(threshold):
-                return self.diagnosis
-            if not changed:
-                time.sleep(wait)
+        try:
+            while True:
+                changed = self.poll()
+                if changed and self.diagnosis is not None and self.diagnosis.fails(threshold):
+                    return self.diagnosis
+                if not changed:
+                    time.sleep(wait)
+        except KeyboardInterrupt:
+            if self.diagnosis is None:
+                raise
+            return self.diagnosis
 
     def acceptance(self) -> tuple[Ratios, Floats] | None:
         """Return how often the rule that trained did not clip responses of the first epoch whose A is not 0, by bin of

@@ -1,13 +1,18 @@
 """``fspo doctor RUN --follow`` reads a log while it is written, and ends at the first issue of ``--fail-on``."""
 
+import _thread
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from analysis.doctor.command import main
+from analysis.live.follow import Follower
 from fspo.base.errors import UserError
 from fspo.gradlog.files import log_paths
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
@@ -42,6 +47,38 @@ def test_it_ends_with_status_1_at_the_first_critical_issue_of_a_log_that_grows(t
     assert status == 1
     assert "CRITICAL not_finite" in said, said
     assert 3 < done < len(healthy)  # it ended while the log still grew
+
+
+def test_ctrl_c_ends_it_with_what_was_seen(tmp_path):
+    run = write_run(tmp_path / "run", Plan(rollouts=6), 0)
+    for file in log_paths(run):
+        os.utime(file, (time.time() - 60,) * 2)
+    follower = Follower(run)
+
+    def stop():
+        while follower.diagnosis is None:
+            time.sleep(0.1)
+        _thread.interrupt_main()
+
+    threading.Thread(target=stop).start()
+    assert follower.until("critical").findings == []
+
+
+def test_ctrl_c_before_the_first_rollout_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "analysis", "doctor", str(tmp_path / "run"), "--follow"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "has no gradient log yet: waiting" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said.startswith("interrupted")
+    assert said.count("\n") == 1
+
+
+def test_a_mistyped_path_is_refused(tmp_path):
+    with pytest.raises(UserError, match="neither this run folder nor its parent exists"):
+        main([str(tmp_path / "no" / "run"), "--follow"])
 
 
 def test_it_reads_one_run(tmp_path):
