@@ -127,10 +127,12 @@ class Line:
         return self.deviation / math.sqrt(max(float(self.L.mean()), 1.0))
 
     def growth(self) -> tuple[float, float, float]:
-        """Return the exponent h with which the standard deviation of x grows as L^h, and its 95 % interval.
+        """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and its 95 %
+        interval.
 
-        It is .5 for noise of the tokens. The line is fitted to the logarithm of the standard deviation in half octaves
-        of L, whose variance is (kurtosis - 1) / (4 n). All are NaN unless two of them have 20 rows.
+        Independent noise of the tokens has h = .5. Rows are put into bins of L, two for each doubling, and a line is
+        fitted to the logarithm of each bin's standard deviation, whose variance is (kurtosis - 1) / (4 n). All three
+        are NaN unless two bins have 20 rows.
         """
         n, u, variance, fourth = self._halves()
         enough = n >= 20

@@ -64,7 +64,7 @@ class ChunkColumns(NamedTuple):
         return flat[keep], row[keep]
 
     def sums(self, name: str) -> Floats:
-        """Return a column of numbers, or the sums of its lists."""
+        """Return one number for each row of the table: that in the column, or the sum where the column holds a list."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists()

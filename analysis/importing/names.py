@@ -77,7 +77,7 @@ def canonical(name: str) -> str:
 
 
 def inner_name(name: str) -> str:
-    """Return the name of a value in an object, as reward of ``episode.reward``; other names are returned unchanged."""
+    """Return the last part of a dotted name: ``reward`` for ``episode.reward``. A name without dots stays as it is."""
     return name.rpartition(".")[2]
 
 

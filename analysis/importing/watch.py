@@ -92,7 +92,18 @@ class Watch:
         return lost
 
     def add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-        """Add the log-probabilities (n,) of a chunk's tokens, in the order of the table."""
+        """Count the tokens of a chunk, in the order of the table, into the digest.
+
+        Parameters
+        ----------
+        base, against : float arrays (n,)
+            Log-probabilities of the tokens under the trainer's policy and under the sampler's (else under the old one),
+            nats. Tokens where one is not finite are left out.
+        row : int array (n,)
+            The table's row of each token.
+        ids : function
+            Gives the table's own ids of a row, for messages.
+        """
         told = np.isfinite(base) & np.isfinite(against)
         base, against, row = base[told], against[told], row[told]
         if not len(row):

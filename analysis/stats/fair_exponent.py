@@ -102,9 +102,16 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
 def fair_exponents(
     rows: Rows, shares: Sequence[float], responses: ResponseSet = "all", size: int = WINDOW
 ) -> list[Bounded]:
-    """Return for each accepted share the fair exponent with its interval (`with_interval`).
+    """Return the fair exponent of a log, with its interval, at several acceptances.
 
-    A block has ``size`` rollouts. Of the rows, those in the set ``responses`` are used.
+    Parameters
+    ----------
+    rows : Rows
+        Rows of the log, of which those in the set ``responses`` are used.
+    shares : sequence of float
+        Acceptances at which a band is set in each block of rollouts: the share that it does not clip.
+    size : int
+        Number of rollouts in a block.
     """
     some = rows if responses == "all" else rows.take(members_of(rows.A, responses))
     X, window = distance(some.S, some.A, responses), windows(some.rollout, size)

@@ -37,22 +37,22 @@ def stated(lemma: CosineLemma) -> float:
 
 
 def without_kappa(lemma: CosineLemma) -> float:
-    """Return the near miss whose rho has the LRE itself."""
+    """Return rho without the factor kappa on the LRE: a near miss, T7 with it must fail."""
     return lemma.lre.inf + lemma.eta
 
 
 def without_eta(lemma: CosineLemma) -> float:
-    """Return the near miss whose rho forgets the loss inside strata."""
+    """Return rho without eta, the loss inside strata: a near miss, T7 with it must fail."""
     return lemma.rho - lemma.eta
 
 
 def crossed(lemma: CosineLemma) -> float:
-    """Return the near miss whose rho has LRE_2 beside kappa_inf."""
+    """Return rho with LRE_2 in the place of LRE_inf beside kappa_inf: a near miss, T7 with it must fail."""
     return lemma.lre.l2 * lemma.kappa_inf + lemma.eta
 
 
 def lre_alone(lemma: CosineLemma) -> float:
-    """Return the near miss whose rho is the LRE and nothing else."""
+    """Return the LRE alone as rho: a near miss, T7 with it must fail."""
     return lemma.lre.inf
 
 
@@ -81,7 +81,7 @@ def below(cases: Iterable[Strata], rho: Rho, needed: int) -> Test:
 @near_miss("eta left out", rho=without_eta)
 @near_miss("LRE_2 beside kappa_inf", rho=crossed)
 def attacked(rng: np.random.Generator, rho: Rho = stated) -> Test:
-    """Random and degenerate strata, and strata that reach the bound, with and without a loss inside."""
+    """Look for strata that break T7: random, degenerate and extreme ones, with and without eta."""
     cases = [random_strata(rng) for _ in range(600)]
     cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
     return below(cases, rho, 300)
@@ -117,8 +117,10 @@ def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
 @near_miss("covariance without p", unweighted=True)
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False) -> Test:
-    """The constants of e_len are its suprema: reached by r along the first eigenvector of the covariance, and by signs
-    about a median, and never exceeded by random r.
+    """Check that T7's two constants are the largest sizes that e_len can have, given the LRE.
+
+    One choice of relative acceptances r reaches each: r along the first eigenvector of the covariance, and r = +-LRE on
+    both sides of a median. No random r exceeds them.
     """
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):

@@ -95,8 +95,8 @@ def drawn(
 @near_miss("other responses where A < 0", others=True)
 @near_miss("A < 0 is cut less often", reversed_signs=True)
 def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
-    """P(S > b | A > 0) <= P(S < -b | A < 0): steps along each response's own score and random ones, any distribution of
-    both."""
+    """Check T9 (b), P(S > b | A > 0) <= P(S < -b | A < 0), for steps along each response's own score and for random
+    steps, with any distribution of both."""
     values, bounds = [], []
     for _ in range(12):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.0)

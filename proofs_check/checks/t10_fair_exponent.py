@@ -251,8 +251,10 @@ def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, li
 @near_miss("alike only where both signs are cut alike", either=False)
 @near_miss("mask in the place of drop", outside="mask")
 def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "drop") -> Test:
-    """Distributions of three values for A > 0, A < 0 and A = 0: a_upd as stated, alike at two lengths exactly if both
-    signs lose the same share or the lengths have one ratio of signs."""
+    """Check T10 (e) on random distributions of S with three values for each sign of A.
+
+    The acceptance a_upd is as stated, and the same at two lengths exactly if both signs lose the same share or both
+    lengths have the same ratio of signs."""
     cases = []
     for _ in range(400):
         atoms = [rng.choice(np.arange(-24, 25), 3, replace=False) / 8 for _ in range(2)]

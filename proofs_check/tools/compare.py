@@ -144,7 +144,7 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, note: s
 
 
 def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:
-    """Test counts against stated probabilities (`frequencies`); x makes these smaller by the part x."""
+    """Test counts against stated probabilities (`frequencies`); x makes these smaller by the factor 1 - x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: frequencies(counts, trials, stated * (1 - x))
 
