@@ -48,16 +48,14 @@ OTHER_BAND = (np.log(0.8), np.log(1.2))
 """Edges of the band of `OTHER`, for every length."""
 
 
-def clipped_weights(
-    bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0, other_band: tuple[float, float] = OTHER_BAND
-) -> tuple[Floats, Floats]:
+def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0) -> tuple[Floats, Floats]:
     """Return the clipped weight M w of each of the N responses, and whether the rule leaves the response alone. Both
     are arrays (2, N): row 0 holds the values for A < 0 and row 1 those for A > 0.
 
-    ``rule`` is `RULE`, whose half-widths are multiplied by ``factor``, or `OTHER`, whose band is ``other_band``.
+    ``rule`` is `RULE`, whose half-widths are multiplied by ``factor``, or `OTHER`.
     """
     half = factor * RANGE * np.sqrt(bandit.lengths)
-    lo, hi = (-half, half) if rule == RULE else tuple(0 * half + edge for edge in other_band)
+    lo, hi = (-half, half) if rule == RULE else tuple(0 * half + edge for edge in OTHER_BAND)
     rows = list(zip(bandit.log_ratio, lo, hi, strict=True))
     M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
     return M * np.exp(bandit.log_ratio), M == 1
@@ -182,35 +180,23 @@ def needed_factors(bandit: Bandit, at: np.ndarray, A: Floats, outside: str, meas
     return np.abs(over) if measure == "band" else (over if outside == "cap" else over * np.sign(A))[A != 0]
 
 
-def counted(rng: np.random.Generator, step: float = 0.05, other: bool = False) -> tuple[Bandit, np.ndarray]:
+def counted(rng: np.random.Generator, step: float = 0.05) -> tuple[Bandit, np.ndarray]:
     """Return a small policy, of whose responses the last two have A = 0, and counts of its responses (N,), nearly in
     the ratio of their probabilities. Each way to clip changes the update by a hundredth of its length or more.
-
-    With ``other``, each edge of `OTHER` also changes the update by so much: it cuts above and below.
     """
-    low, high = OTHER_BAND
-    # `OTHER` with one edge left away, so that it makes a difference to each way to clip. Cap has an upper edge alone.
-    halves = [(way, (low, np.inf)) for way in OF_CLIP_RULES] + [(way, (-np.inf, high)) for way in OF_CLIP_RULES[:2]]
     while True:
         bandit = small_policy(rng, step)
         bandit = replace(bandit, advantages=np.append(rng.normal(size=bandit.lengths.size - 2), [0.0, 0.0]))
         counts = np.round(600 * bandit.p_old).astype(int) + 5
         true = (counts * bandit.advantages * np.exp(bandit.log_ratio)) @ bandit.psi
         gaps = [clipped_update(bandit, counts, way) - true for way in OF_CLIP_RULES]
-        if other:
-            gaps += [
-                clipped_update(bandit, counts, way, OTHER) - clipped_update(bandit, counts, way, OTHER, other_band=band)
-                for way, band in halves
-            ]
         if min(np.linalg.norm(gap) for gap in gaps) > 0.01 * np.linalg.norm(true):
             return bandit, counts
 
 
-def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str, rule: str = RULE, **changes: Any) -> Floats:
-    """Return the sum of M w A psi over the responses, each ``counts`` times; other arguments: those of
-    `clipped_weights`.
-    """
-    weights, _ = clipped_weights(bandit, outside, rule, **changes)
+def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str) -> Floats:
+    """Return the sum of M w A psi over the responses, each ``counts`` times."""
+    weights, _ = clipped_weights(bandit, outside)
     return (counts * bandit.advantages * np.where(bandit.advantages > 0, weights[1], weights[0])) @ bandit.psi
 
 
@@ -237,16 +223,17 @@ class Groups:
     alike: float = 0.0
 
     @cached_property
+    def p(self) -> Floats:
+        """The probability of each group under the old policy, (M,)."""
+        each = (self.bandit.p_old / self.bandit.p_old.sum())[self.members]
+        same = np.ptp(self.members, axis=1) == 0
+        return (1 - self.alike) * each.prod(axis=1) + self.alike * np.where(same, each[:, 0], 0.0)
+
+    @cached_property
     def members(self) -> np.ndarray:
         """Indices, from 0 to N - 1, of each group's responses, (M, G)."""
         size = self.offset.size
         return np.indices((self.reward.size,) * size).reshape(size, -1).T
-
-    def mass(self, dist: Floats) -> Floats:
-        """Return the probability of each group, (M,). ``dist`` (N,): the probability of each response."""
-        each = (dist / dist.sum())[self.members]
-        same = np.ptp(self.members, axis=1) == 0
-        return (1 - self.alike) * each.prod(axis=1) + self.alike * np.where(same, each[:, 0], 0.0)
 
     def drawn(self, rng: np.random.Generator, number: int) -> np.ndarray:
         """Draw ``number`` groups from the old policy; return the indices of their responses, (number, G)."""
@@ -254,34 +241,27 @@ class Groups:
         at = rng.choice(dist.size, (number, self.offset.size), p=dist)
         return np.where(rng.random((number, 1)) < self.alike, at[:, :1], at)
 
-    def advantage(self, estimator: str, members: np.ndarray | None = None) -> Floats:
-        """Return the advantages of each group (M, G), by the formulas of docs/train.md, without ``fspo``.
-
-        ``members``: indices of the responses of each group; all groups unless given.
-        """
-        r = self.reward[self.members if members is None else members] + self.offset
+    def advantage(self, estimator: str) -> Floats:
+        """Return the advantages of each group (M, G), by the formulas of docs/train.md, without ``fspo``."""
+        r = self.reward[self.members] + self.offset
         mean = r.mean(axis=1, keepdims=True)
         gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - mean)
         if estimator == "rloo":
             return gap * r.shape[1] / (r.shape[1] - 1)
-        return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4) if estimator == "grpo" else gap
+        return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4)
 
-    def accepted(self, estimator: str, outside: str, measure: str, sign: float = 1.0) -> Accepted:
-        """Return what `RULE` accepts of the responses of groups drawn from the old policy (`Accepted.of`). ``sign`` -1
-        changes the sign of every advantage."""
-        mass = np.repeat(self.mass(self.bandit.p_old), self.offset.size)
-        A = sign * self.advantage(estimator).ravel()
+    def accepted(self, estimator: str, outside: str, measure: str) -> Accepted:
+        """Return what `RULE` accepts of the responses of groups drawn from the old policy (`Accepted.of`)."""
+        mass, A = np.repeat(self.p, self.offset.size), self.advantage(estimator).ravel()
         return Accepted.of(self.bandit, self.members.ravel(), mass, A, outside, measure)
 
-    def sums(self, coefficients: Floats, A: Floats, by: Floats | None = None) -> Floats:
+    def sums(self, coefficients: Floats, A: Floats) -> Floats:
         """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response and D the
         number of the policy's parameters.
 
-        ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0. If ``by`` is given,
-        its sign chooses the row in place of that of A.
+        ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0.
         """
-        positive = (A if by is None else by) > 0
-        picked = np.where(positive, coefficients[1][self.members], coefficients[0][self.members]) * A
+        picked = np.where(A > 0, coefficients[1][self.members], coefficients[0][self.members]) * A
         places = range(self.offset.size)
         return sum(picked[:, [i]] * self.bandit.psi[self.members[:, i]] for i in places)  # type: ignore[return-value]
 
@@ -308,45 +288,6 @@ def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True)
 def writer(run: Path, bandit: Bandit) -> GradLogWriter:
     """Return a writer of a gradient log with exact scores (no sketches), whose metadata name the rule ``none``."""
     return GradLogWriter(run, width=bandit.new.size, exact=True, metadata={"rule": preset("none").rule.to_dict()})
-
-
-def write_drawn(
-    run: Path,
-    groups: Groups,
-    estimator: Estimator,
-    rng: np.random.Generator,
-    prompts: int,
-    rollouts: int,
-    scored: bool = True,
-) -> None:
-    """Write a gradient log of groups of ``GROUP`` responses drawn independently from the policy.
-
-    Each rollout of the log has one update on responses in the first epoch, rows of responses freshly drawn from the new
-    policy (phase ``audit``, as older logs have), and one update on responses that were trained on. In the rows of this
-    last update S has another distribution. So a table about first use is wrong if it counts these or the audit's rows.
-    """
-    bandit, log = groups.bandit, writer(run, groups.bandit)
-    dists = [dist / dist.sum() for dist in (bandit.p_old, bandit.p_new)]
-    prompt = np.repeat(np.arange(prompts), GROUP)
-    number = np.arange(prompts * GROUP)
-    for rollout in range(rollouts):
-        base = {"rollout": rollout, "prompt_id": rollout * prompts + prompt}
-        drawn, fresh = (rng.choice(dist.size, number.size, p=dist) for dist in dists)
-        rewards = [groups.reward[at] + np.tile(groups.offset, prompts) for at in (drawn, fresh)]
-        A = advantages(rewards[0], prompt, estimator)[0]
-        first = (
-            base
-            | columns(bandit, drawn, A, scored)
-            | {"reward": rewards[0], "response_id": rollout * number.size + number}
-        )
-        step = {"step": 2 * rollout, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
-        log.append(first | step)
-        moved = {"log_ratio": first["log_ratio"] + 0.05 * np.sign(A), "step": 2 * rollout + 1}
-        log.append(first | step | moved | {"updates_since_rollout": 2, "times_used": 1})
-        audit = base | columns(bandit, fresh, advantages(rewards[1], prompt, "rloo")[0], scored)
-        audit |= {"log_ratio": np.zeros(number.size), "reward": rewards[1], "response_id": number, "phase": "audit"}
-        log.append(audit | {"step": 2 * rollout, "updates_since_rollout": 1, "times_used": 0})
-        log.flush(rollout)
 
 
 def write_groups(
@@ -381,16 +322,21 @@ def write_groups(
 
 def write_counted(run: Path, bandit: Bandit, counts: np.ndarray, log_ratio: Floats | None = None) -> None:
     """Write a gradient log of one update that holds response i ``counts[i]`` times, each time to another prompt. With
-    ``counts`` (U, N) there are U updates, each in a rollout of its own.
+    ``counts`` (U, N) there are U updates, each in a rollout of its own. After each there is another one on the same
+    responses, whose S has moved: a table about the first epoch is wrong if it counts its rows.
 
     If ``log_ratio``, of the shape of ``counts``, is given, the log holds it in place of the responses' S.
     """
     log, first = writer(run, bandit), 0
     for update, number in enumerate(np.atleast_2d(counts)):
         at = np.repeat(np.arange(number.size), number)
-        base = {"rollout": update, "step": update + 1, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
+        base = {"rollout": update, "step": 2 * update, "updates_since_rollout": 1, "times_used": 0, "phase": "train"}
         prompt = first + np.arange(at.size)
-        rows = columns(bandit, at, bandit.advantages[at]) | {"prompt_id": prompt, "response_id": prompt}
-        log.append(base | rows | ({} if log_ratio is None else {"log_ratio": np.atleast_2d(log_ratio)[update][at]}))
+        rows = base | columns(bandit, at, bandit.advantages[at]) | {"prompt_id": prompt, "response_id": prompt}
+        if log_ratio is not None:
+            rows["log_ratio"] = np.atleast_2d(log_ratio)[update][at]
+        log.append(rows)
+        moved = {"log_ratio": rows["log_ratio"] + 0.05 * np.sign(rows["advantage"]), "step": 2 * update + 1}
+        log.append(rows | moved | {"updates_since_rollout": 2, "times_used": 1})
         first += at.size
     log.flush(0)

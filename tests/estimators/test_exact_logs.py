@@ -7,7 +7,7 @@ each as often as the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -24,7 +24,6 @@ from tests.estimators.drawn_logs import (
     EDGES,
     LENGTHS,
     OTHER,
-    OTHER_BAND,
     RANGE,
     RULE,
     Accepted,
@@ -46,22 +45,85 @@ GRID = special.ndtri(np.arange(1, 20) / 20)
 """Points at which the table ``moments`` compares the distribution of standardised S with the normal distribution."""
 
 
-def cosines(
-    rng: np.random.Generator, worst: Any = np.argmin, less: str = "drop", band: tuple[float, float] = OTHER_BAND
-) -> Outcome:
+def lemma(rng: np.random.Generator, lost: str = "", use: str = "first") -> Outcome:
+    """Check the tables ``lemma``, ``cosine``, ``acceptance`` and ``lre`` on a log without sampling noise: each response
+    has the share of the log's rows that is taken as its probability. The tables' numbers (T8's parts, T7's quantities,
+    cosine, acceptance, LRE, effective sample size) must be those computed from these probabilities, up to the rounding
+    of the log's float32.
+
+    Near misses: ``lost`` names a quantity that is compared with a wrong value; ``use`` takes another epoch's rows.
+    """
+    bandit, counts = counted(rng)
+    rows = tables(lambda run: write_counted(run, bandit, counts))
+    some = bandit.advantages != 0
+    mass, A, n = counts[some] / counts[some].sum(), bandit.advantages[some], bandit.lengths[some]
+    here = (n == np.array(LENGTHS)[:, None]) * mass
+    bins = np.vstack([mass, here])  # the shares of all lengths, then those of each length
+    p, psi, w = here.sum(axis=1), bandit.psi[some] * A[:, None], np.exp(bandit.log_ratio[some])
+    pairs = Pairs()
+    for outside in OF_CLIP_RULES:
+        weights, alone = (np.where(A > 0, x[1][some], x[0][some]) for x in clipped_weights(bandit, outside))
+        kept, of = (alone, np.ones_like(w)) if outside == "drop" else (weights, w)
+        a = (here @ kept) / (here @ of)
+        r = a / (p @ a) - 1
+        g, clipped = ((here @ (x[:, None] * psi)) / p[:, None] for x in (w, weights))
+        norm = np.linalg.norm(p @ g)
+        delta = np.divide(clipped, a[:, None], out=g.copy(), where=a[:, None] > 0) - g
+        eta = float((p * (1 + r)) @ np.linalg.norm(delta, axis=1)) / norm
+        # E|<g, u> - median| of three values lies between two of them; u turns in the plane of their differences.
+        spread = (g - p @ g) * np.sqrt(p)[:, None] / norm
+        kappa_2 = np.sqrt(np.linalg.eigvalsh(spread @ spread.T)[-1])
+        plane = np.asarray(np.linalg.qr((g[1:] - g[0]).T, mode="r")).T / norm
+        angle = np.linspace(0, np.pi, 400_000)
+        along = np.vstack([np.zeros(angle.size), plane @ [np.cos(angle), np.sin(angle)]])
+        kappa_inf = np.min(p @ np.abs(along[:, None] - along), axis=0).max()
+        lre_1, lre_2 = p @ np.abs(r), np.sqrt(p @ r**2)
+        stated = {
+            "e_len": np.linalg.norm((p * r) @ g) / norm,
+            "e_in": np.linalg.norm((p * (1 + r)) @ delta) / norm,
+            "kappa_inf": kappa_inf,
+            "kappa_2": kappa_2,
+            "eta": eta,
+            "rho": min(np.abs(r).max() * kappa_inf, lre_2 * kappa_2) + eta,
+            "lre_inf": np.abs(r).max(),
+        }
+        stated["e_in"] = stated["e_len"] if lost == "e_in" else stated["e_in"]
+        stated["kappa_2"] = np.sqrt(np.sum(spread**2)) if lost == "kappa_2" else stated["kappa_2"]
+        (row,) = rows("lemma", outside=outside, updates=1)
+        pairs.add([row[name] for name in stated], list(stated.values()))
+        (same,) = rows("cosine", outside=outside, bin=-1)
+        pairs.add([row["cosine"], same["estimate"]], cosine(p @ clipped, p @ g), unit=COSINE)
+        where = {"outside": outside, "measure": "update" if outside == "drop" else "weight", "use": use}
+        found = [row["estimate"] for row in rows("acceptance", **where) if row["bin"] >= 0]
+        pairs.add(found, 1 - a if lost == "a" else a)
+        lre = {row["norm"]: row for row in rows("lre", **where)}
+        pairs.add([lre[norm]["plug_in"] for norm in ("inf", "l1", "l2")], [np.abs(r).max(), lre_1, lre_2])
+        pairs.add([lre["l2_squared"]["plug_in"], lre["inf"]["estimate"]], [lre_2**2, np.abs(r).max()])
+        # The estimate of LRE_2 is the root of that of LRE_2^2, or 0.
+        pairs.add(lre["l2"]["estimate"], np.sqrt(max(lre["l2_squared"]["estimate"], 0.0)))
+        total, squares = bins @ weights, bins.sum(axis=1) * (bins @ weights**2)
+        # Of a length of which nothing is left, the table has no effective sample size.
+        ess = np.divide(total**2, squares, out=np.zeros(squares.size), where=squares > 0)
+        weighted = {"outside": outside, "measure": "weight", "subset": "nonzero"}
+        found = [rows("acceptance", bin=k, **weighted)[0]["ess_share"] for k in range(-1, len(LENGTHS))]
+        pairs.add(np.nan_to_num(found), 1 - ess if lost == "ess" else ess)
+    return pairs.outcome("four tables")
+
+
+def cosines(rng: np.random.Generator, worst: Any = np.argmin, less: str = "drop") -> Outcome:
     """Check the table ``cosine`` on a log that is its distribution: the cosine at each length, that of the length where
     it is smallest, and the cosine less that of another rule or of the same rule with drop.
 
     Near misses: ``worst`` picks the length with the largest cosine in place of the smallest; ``less`` names the way
-    to clip whose cosine is subtracted in place of that of drop; ``band`` takes the place of the band of `OTHER`.
+    to clip whose cosine is subtracted in place of that of drop.
     """
-    bandit, counts = counted(rng, step=0.15, other=True)
+    bandit, counts = counted(rng, step=0.15)
     rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], list[float]] = {}
     for rule, outside in (*((RULE, way) for way in OF_CLIP_RULES), (OTHER, "drop")):
-        weights, _ = clipped_weights(bandit, outside, rule, other_band=band)
+        weights, _ = clipped_weights(bandit, outside, rule)
         chosen = np.where(bandit.advantages > 0, weights[1], weights[0]) * bandit.advantages
         clipped = here @ (chosen[:, None] * bandit.psi)
         # A length of which nothing is left has no cosine. As the smallest it counts as 0.
@@ -216,48 +278,13 @@ def even_policy(rng: np.random.Generator) -> Groups:
             return groups
 
 
-@dataclass(frozen=True)
-class OfPairs:
-    """Means over pairs of responses to different prompts, in updates of given groups, of those responses that count.
-
-    Attributes
-    ----------
-    updates : int array (U, P)
-        Index of each group of each update.
-    rows : array (M,)
-        How many responses of each group count.
-    """
-
-    updates: np.ndarray
-    rows: Floats
-
-    def products(self, u: Floats, v: Floats) -> Floats:
-        """Return the mean inner product of each update (U,), 0 for an update without a pair. ``u`` and ``v`` (M, D):
-        sums over the responses of each group that count."""
-        n, u, v = self.rows[self.updates], u[self.updates], v[self.updates]
-        pairs = n.sum(axis=1) ** 2 - np.sum(n**2, axis=1)
-        found = np.sum(u.sum(axis=1) * v.sum(axis=1), axis=1) - np.sum(u * v, axis=(1, 2))
-        return np.divide(found, pairs, out=np.zeros(len(n)), where=pairs > 0)
-
-    def product(self, u: Floats, v: Floats) -> float:
-        """Return the mean of `products` over the updates."""
-        return float(np.mean(self.products(u, v)))
-
-    def variance(self, u: Floats) -> float:
-        """Return the mean estimate of the variance of an update's mean over its responses, 0 without a pair."""
-        n, own = self.rows[self.updates], np.sum(u[self.updates] ** 2, axis=(1, 2))
-        found = (own - np.sum(n**2, axis=1) * self.products(u, u)) / np.maximum(n.sum(axis=1), 1) ** 2
-        return float(np.mean(np.where(np.sum(n > 0, axis=1) > 1, found, 0.0)))
-
-
 def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, plug_in: float = 0.0) -> Outcome:
     """Check the tables ``population`` and ``cosine`` on a log of every update of some prompts that a policy of three
     equally probable responses can draw, with two responses to each prompt. Sums over the log are then expected values.
 
     Where both responses to a prompt are the same, their rewards are equal and A = 0. The table's errors of an update
     (T11) average over the responses with A != 0 and take the number of their prompts as given. Only pairs of responses
-    to different prompts count, and over all updates these are independent. The numbers about the responses of 2 tokens
-    alone are means over such pairs in each update.
+    to different prompts count, and over all updates these are independent.
 
     Near misses: ``zeros`` takes as true T11's variance, in which prompts with A = 0 count as zeros; with ``plug_in`` 1
     the true squared bias is inflated by the covariance of one update, as that of the plug-in is.
@@ -283,10 +310,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
         """Return the variance of the mean of ``terms`` (M, D) over the prompts of an update, divided by ``share``."""
         return spread(p, terms) / share**2 / prompts if zeros else spread(given, terms) * one_of
 
-    long = bandit.lengths == 2
-    of_pairs = OfPairs(updates, np.sum((A != 0) * long[groups.members], axis=1).astype(float))
-    true, long_true = groups.sums(whole, A), groups.sums(whole * long, A)
-    pairs = Pairs()
+    true, pairs = groups.sums(whole, A), Pairs()
     for outside in OF_CLIP_RULES:
         weights, _ = clipped_weights(bandit, outside)
         clipped = groups.sums(weights, A)
@@ -303,21 +327,18 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
             pairs.add(row["estimate"], value, unit=COSINE if quantity == "cosine" else 0.0)
         (row,) = rows("cosine", **where)
         pairs.add(row["estimate"], same_batch_cosine(p, clipped, true, prompts), unit=COSINE)
-        here = groups.sums(weights * long, A)
-        left, inner, right = (of_pairs.product(u, v) for u, v in ((here, here), (here, long_true), (long_true,) * 2))
-        bias, spread_here = left - 2 * inner + right, of_pairs.variance(here)
-        errors = {"bias2": bias, "variance": spread_here, "mse": bias + spread_here}
-        for quantity, value in errors.items():
-            (row,) = rows("population", quantity=quantity, outside=outside, bin=1)
-            pairs.add(row["estimate"], value / of_pairs.variance(long_true))
     return pairs.outcome("the tables population and cosine")
 
 
-CLAIMS = (cosines, acceptances, exponent, outcomes)
+CLAIMS = (lemma, cosines, acceptances, exponent, outcomes)
 NEAR_MISSES = {
+    "e_len for e_in": partial(lemma, lost="e_in"),
+    "the trace for the largest eigenvalue": partial(lemma, lost="kappa_2"),
+    "share clipped for share accepted": partial(lemma, lost="a"),
+    "share of rows without effect for the share with": partial(lemma, lost="ess"),
+    "rows of the later epoch": partial(lemma, use="reused"),
     "the best length for the worst": partial(cosines, worst=np.argmax),
     "less truncate for less drop": partial(cosines, less="truncate"),
-    "another rule's lower edge left away": partial(cosines, band=(-np.inf, OTHER_BAND[1])),
     "the next matched range": partial(acceptances, later=1),
     "weight acceptance's trend not weighted": partial(acceptances, weighted=False),
     "matched on A = 0 too": partial(acceptances, some=False),
