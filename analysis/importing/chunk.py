@@ -36,7 +36,7 @@ class ChunkColumns(NamedTuple):
         found: Ids = {"row": self.before + i + 1}
         for name, column in self.chunk.items():
             if _ID.search(str(name).lower()):
-                value = column[i] if isinstance(column, list) else column[i].as_py()
+                value = column.array[i].as_py()
                 if isinstance(value, int | str | float):
                     found[str(name)] = value
         return found
@@ -81,6 +81,8 @@ class ChunkColumns(NamedTuple):
     def mask(self, flat: Floats) -> np.ndarray:
         """Return whether each token of all rows counts; all do without a mask. ``flat`` holds a number for each."""
         if not self.is_list("mask"):
+            if "mask" in self.values:
+                self.numbers("mask")  # refuses text, in which nothing tells which tokens count
             return np.ones(len(flat), bool)
         mask, _ = self.values["mask"].lists()
         if len(mask) != len(flat):

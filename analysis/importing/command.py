@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from analysis.importing.convert import ImportOptions
-from analysis.importing.run import AVERAGES, import_run
 from fspo.base.command_line import CommandParser
-from fspo.rules import PRESETS
+from fspo.rules import PRESETS, Aggregation
 
 EXAMPLES = """examples:
   fspo import trl-output                        # trainer_state.json, completions/
@@ -37,7 +35,12 @@ def build_parser() -> CommandParser:
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {', '.join(PRESETS)}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
-    p.add_argument("--aggregation", type=str | None, default=None, help=f"how the loss was averaged: {AVERAGES}")
+    p.add_argument(
+        "--aggregation",
+        type=str | None,
+        default=None,
+        help=f"how the loss was averaged: {', '.join(get_args(Aggregation))}",
+    )
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
     p.add_argument("--tokens", type=bool, default=False, help="write the log-ratios of each token too")
@@ -47,6 +50,8 @@ def build_parser() -> CommandParser:
 def main(arguments: list[str]) -> int:
     """Import the log of another trainer, and print what was used and what is missing."""
     args = build_parser().parse_args(arguments)
+    from analysis.importing.run import ImportOptions, import_run  # here, so that --help does not wait for pyarrow
+
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
     given: dict[str, Any] = {each.name: getattr(args, each.name) for each in fields(ImportOptions)}

@@ -21,7 +21,7 @@ from analysis.importing.names import (
     role_of,
 )
 from analysis.importing.tables import Chunk
-from analysis.importing.values import Floats, Ints, as_values
+from analysis.importing.values import Floats, Ints
 from analysis.importing.watch import Watch, at, notice
 from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
@@ -143,8 +143,7 @@ class Converter:
 
     def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
         """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen``: our names -> its."""
-        listed = (*TOKENS, "mask")
-        got = {ours: as_values(chunk[name], listed=ours in listed) for ours, name in chosen.items() if name in chunk}
+        got = {ours: chunk[name] for ours, name in chosen.items() if name in chunk}
         if "behaviour_version" in got and got["behaviour_version"].kind == "list":
             got.setdefault("behaviour_version_last", got["behaviour_version"])
             chosen = {"behaviour_version_last": chosen["behaviour_version"], **chosen}

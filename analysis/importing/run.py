@@ -23,8 +23,7 @@ from analysis.importing.names import COLUMNS, canonical, is_log_probability, rol
 from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
 from analysis.importing.sources import Sources, find_sources
-from analysis.importing.tables import read_chunks, unnested
-from analysis.importing.values import as_values
+from analysis.importing.tables import read_chunks
 from analysis.log.usable import counted_updates
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
@@ -32,9 +31,6 @@ from fspo.gradlog import GradLogWriter
 from fspo.gradlog.run_folder import IMPORT
 from fspo.gradlog.schema import NO_ADVANTAGES, RATIO_COLUMNS, USER_PREFIX
 from fspo.rules import Aggregation, Rule
-
-AVERAGES = ", ".join(get_args(Aggregation))
-"""Ways to average the loss that ``--aggregation`` accepts (`fspo.objective.aggregate`)."""
 
 
 def import_run(
@@ -94,19 +90,18 @@ def _import_table(
     frames: list[pd.DataFrame] = []
     seen: dict[str, None] = {}
     user: dict[str, str] = {}
-    for file, chunk in ((path, unnested(rows)) for path in sources.table for rows in read_chunks(path, report.damage)):
+    for file, chunk in ((path, chunk) for path in sources.table for chunk in read_chunks(path, report.damage)):
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in options.columns.items() if not frames or canonical(v) in present}
         chosen = choose_columns(list(chunk), given)
         spare = [name for name in chunk if name not in chosen.values()]
         if not frames:
-            user = {name: "float64" for name in spare if as_values(chunk[name]).kind == "number"}
+            user = {name: "float64" for name in spare if chunk[name].kind == "number"}
         report.columns |= chosen
         report.undecided += [name for name in undecided(list(chunk), chosen) if name not in report.undecided]
         seen |= dict.fromkeys(spare)
         rows = convert.convert(chunk, file, chosen)
-        kept = {n: as_values(chunk[n]) for n in user if n in chunk}
-        rows |= {USER_PREFIX + n: found.numbers() for n, found in kept.items() if found.kind == "number"}
+        rows |= {USER_PREFIX + n: chunk[n].numbers() for n in user if n in chunk and chunk[n].kind == "number"}
         frames.append(pd.DataFrame({n: list(v) if isinstance(v, list) else v for n, v in rows.items()}))
     if not frames:
         return

