@@ -27,6 +27,7 @@ def build_parser() -> CommandParser:
         "sampler. Names of columns that it knows: docs/import.md.",
         examples=EXAMPLES,
     )
+    averages = ", ".join(get_args(Aggregation))
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
     p.add_argument(
         "--output", "--out", type=str | None, default=None, help="run folder to make; by default SOURCE-imported, here"
@@ -39,7 +40,7 @@ def build_parser() -> CommandParser:
         "--aggregation",
         type=str | None,
         default=None,
-        help=f"how the loss was averaged: {', '.join(get_args(Aggregation))}",
+        help=f"how the loss was averaged: {averages}",
     )
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")

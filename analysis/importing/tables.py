@@ -89,8 +89,8 @@ def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Ch
 def columns_of(part: Part) -> Chunk:
     """Return the columns of some rows."""
     if not isinstance(part, list):
-        part = _flat(pa.Table.from_batches([part]))
-        return {name: as_values(part[name].combine_chunks()) for name in part.column_names}
+        table = _flat(pa.Table.from_batches([part]))
+        return {name: as_values(table[name].combine_chunks()) for name in table.column_names}
     records = [row for record in part for row in _rows(dissolved(record))]
     names = dict.fromkeys(name for record in records for name in record)
     return {name: as_values([record.get(name) for record in records]) for name in names}

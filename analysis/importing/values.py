@@ -133,12 +133,12 @@ def _is_number(kind: pa.DataType) -> bool:
 def _lists(texts: pa.Array) -> pa.Array | None:
     """Parse texts of lists of numbers, as JSON, Python or numpy writes them; None if one of the texts is no list."""
     rows: list[list[float] | None] = []
-    for text in texts.to_pylist():
+    for text in map(str, texts.to_pylist()):
         if text and (text[0] + text[-1]) not in ("[]", "()"):
             return None
         words = re.findall(r"[^\s,]+", NUMPY_NUMBER.sub(r"\1", text)[1:-1])
         try:
-            rows.append([float(WORDS.get(word, word)) for word in words] if text else None)
+            rows.append([float(WORDS.get(word) or word) for word in words] if text else None)
         except ValueError:
             return None
     return pa.array(rows, pa.list_(pa.float64())) if any(rows) else None
