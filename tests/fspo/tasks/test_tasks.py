@@ -36,7 +36,7 @@ def rows():
         ("gym:chain_sun", {}, "did you mean 'chain_sum'"),
         ("gym:chain_sum", {"min_term": 2}, "did you mean 'min_terms'"),
         ("gym:chain_sum", {"min_terms": 9, "max_terms": 2}, "max_terms must be >= min_terms"),
-        ("gym:chain_sum", {"size": "many"}, "size.*a whole number is wanted"),
+        ("gym:chain_sum", {"size": "many"}, "size.*Expected a <class 'int'>"),
         ("dataset", {}, "path"),
         ("dataset", {"path": "missing.jsonl"}, "no file missing.jsonl"),
         ("dataset", {"path": "x.jsonl", "judge": {"verifer": "math"}}, "did you mean 'verifier'"),
