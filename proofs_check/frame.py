@@ -26,6 +26,7 @@ ALPHA = 1e-3
 Holm's correction for the number of checks on simulated data ensures it.
 """
 
+
 FAMILY = 50
 """At least the number of checks on simulated data. The resolution of such a check is measured with p-values times this
 number, so that it holds whichever checks run together."""

@@ -71,8 +71,8 @@ class ImportOptions:
 def choose_columns(available: Collection[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``available``).
 
-    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else the
-    one column whose words tell its role. A column in ``given`` may serve another of ours too,
+    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else, for
+    log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
     unless it holds log-probabilities.
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
@@ -101,13 +101,13 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
             if hit := next((name for name in found if name and name not in taken), None):
                 chosen[ours] = hit
                 taken.add(hit)
-    for role in ("sampler", "old", "new", "length", "prompt_id"):
+    if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
+        chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
+    for role in ("sampler", "old", "new"):
         hits = [name for name in map(str, available) if role_of(name) == role and name not in taken]
         if role not in chosen and len(hits) == 1:
             chosen[role] = hits[0]
             taken.add(hits[0])
-    if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
-        chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
     return chosen
 
 

@@ -61,12 +61,9 @@ the length. ``token_weights`` holds the weight of each token that a correction m
 ROLES = {
     "sampler": re.compile(r"generat|rollout|sampl|infer|vllm|sglang|engine|behav"),
     "old": re.compile(r"prev|old|prox|action"),
-    "new": re.compile(r"new|current|updated|trainer|learner"),
+    "new": re.compile(r"new|current|updated"),
 }
 """Words in the name of a column of log-probabilities that tell whose they are, if no name above does."""
-ANSWERED = frozenset(("out", "output", "gen", "generated", "generation", "resp", "response", "completion", "answer"))
-ASKED = frozenset(("prompt", "question", "problem", "query", "example"))
-"""Words in the name of a column that counts the tokens of a response, and of one that numbers the prompts."""
 REFERENCE = re.compile(r"ref|teacher|base|init")  # words for a model that neither sampled nor trains
 
 
@@ -92,18 +89,9 @@ def is_log_probability(name: str) -> bool:
 
 
 def role_of(name: str) -> str:
-    """Return what a column holds by the words of its name; "" if they do not decide.
-
-    Whose log-probabilities: sampler, old, new; length and prompt_id.
-    """
-    words = set(re.split(r"[\W_]+", name.lower()))
-    counted = words & {"len", "length", "lengths"} or (words & {"n", "num", "count"} and words & {"tokens", "toks"})
-    if is_log_probability(name):
-        found = [role for role, words_of in ROLES.items() if words_of.search(name.lower())]
-        return found[0] if len(found) == 1 else ""
-    if counted and words & ANSWERED:
-        return "length"
-    return "prompt_id" if words & {"id", "idx", "index"} and words & ASKED else ""
+    """Return whose log-probabilities a column holds by the words of its name: sampler, old, new; "" if undecided."""
+    found = [role for role, words in ROLES.items() if words.search(name.lower())]
+    return found[0] if len(found) == 1 and is_log_probability(name) else ""
 
 
 def step_column(names: Collection[str]) -> str | None:

@@ -108,8 +108,7 @@ def _import_table(
     for role, theirs in report.columns.items():
         known = {canonical(alias) for alias in COLUMNS[role]}
         if role not in options.columns and canonical(theirs) not in known and role_of(theirs) == role:
-            what = "log-probabilities of role " * (role in TOKENS)
-            convert.notes[f"{theirs} is read as {what}{role}, by the words of its name"] = None
+            convert.notes[f"{theirs} is read as log-probabilities of role {role!r}, by the words of its name"] = None
     frame = pd.concat(frames, ignore_index=True)
     metadata: dict[str, Any] = {"imported_from": report.source}
     if rule is not None:

@@ -85,7 +85,7 @@ class CommandParser(ArgumentParser):
         except UserError:
             raise
         except (ArgumentError, ValueError, TypeError, RecursionError) as error:
-            said = re.sub(r'Parser key "([\w.\-]+)":', r"option \1:", shorten(_plain(error), 600, placeholder=" ..."))
+            said = re.sub(r'Parser key "([\w.\-]+)":', r"option \1:", shorten(str(error), 600, placeholder=" ..."))
             named = re.search(
                 r"(?:unrecognized arguments: --|(?:Group '(?P<group>[\w.]+)' does not accept o|O)ption ')"
                 r"(?P<name>[\w.\-]+)",
@@ -94,7 +94,7 @@ class CommandParser(ArgumentParser):
             name = ".".join(filter(None, named.group("group", "name"))).replace("-", "_") if named else ""
             for gone, instead in self.gone.items():
                 option, _, value = gone.partition("=")
-                if option == name or (value and re.search(rf"option {option}: .*(?:value:|not) {value}\b", said)):
+                if option == name or (value and re.search(rf"option {option}: .*value: {value}\b", said)):
                     raise UserError(f"{gone} is gone: {instead}") from error
             if named and (near := self._near(name)):
                 said += f": did you mean {' or '.join(map(on_command_line, near))}?"
@@ -113,22 +113,6 @@ class CommandParser(ArgumentParser):
         ]
         same = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
         return same or get_close_matches(name, known, n=1, cutoff=0.5)
-
-
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-_KINDS |= {"dict": "a mapping {NAME: VALUE}", "NoneType": "null"}
-
-
-def _plain(error: Exception) -> str:
-    """Return jsonargparse's message, with what an option takes in words in place of Python's types."""
-    said = " ".join(str(error).split())
-    found = re.search(r"(?:subtypes Subtypes: \[(.*?)\] Errors:.* Given value: |Expected a (.+?)\. Got value: )", said)
-    kinds = re.findall(r"<class '([\w.]+)'>|Literal\[(.*?)\]", found[1] or found[2]) if found else []
-    if found is None or not kinds or any(kind and kind not in _KINDS for kind, _ in kinds):
-        return said
-    wanted = " or ".join(_KINDS[kind] if kind else f"one of {names}" for kind, names in kinds)
-    before = said[: found.start()].removesuffix("Does not validate against any of the Union ")
-    return f"{before}{wanted} is wanted, not {said[found.end() :]}"
 
 
 def dashed(option: str) -> str:

@@ -70,8 +70,6 @@ def in_one_line(error: Exception) -> tuple[str, int]:
         return str(error), error.status
     if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
         return f"{error.name} is not installed: pip install 'fspo[{extra}]'", 2
-    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of pathlib, before Python 3.13
-        return f"{error}: a link that leads to itself; name the folder itself", 2
     if isinstance(error, OSError) and error.errno is not None:
         place = error.filename if error.filename is not None else "the output"
         return f"{place}: {error.strerror}: {_CURES.get(error.errno, 'check the path')}", 2

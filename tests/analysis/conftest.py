@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fspo.gradlog import GradLogWriter
@@ -152,6 +154,18 @@ def sums_of(tokens: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarra
         for values in (lambda x: x, lambda x: x * x, lambda x: np.expm1(x) - x)
     )
     return one, two, three
+
+
+def rewrite(run: Path, **changes: Callable[[np.ndarray, pa.Table], np.ndarray]) -> None:
+    """Rewrite columns in every file of a log, as a trainer with a bug would have written them: each change is a
+    function of the column and of the file's table."""
+    for file in sorted((run / "gradlog").glob("*.parquet")):
+        table = pq.read_table(file)
+        for name, change in changes.items():
+            place = table.column_names.index(name)
+            values = pa.array(change(table[name].to_numpy(), table), table.schema.field(name).type)
+            table = table.set_column(place, table.schema.field(place), values)
+        pq.write_table(table, file)
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.importing.convert import choose_columns
 from analysis.importing.digest import digest_of
-from analysis.importing.names import role_of
 from analysis.importing.run import ImportOptions, import_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
@@ -157,26 +155,6 @@ def test_roles_of_log_probs(tmp_path, names, roles):
     assert log.column("behaviour_log_ratio").item() == 0.5
     if len(names) > 2:
         assert (log.column("behaviour_version").item(), log.column("behaviour_version_last").item()) == (3, 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("n_out_tokens", "length"),
-        ("resp_len", "length"),
-        ("generation_lengths", "length"),
-        ("question_id", "prompt_id"),
-        ("trainer_logp_sum", "new"),
-        ("my_len", ""),
-        ("num_completion", ""),  # responses may be counted
-        ("output_tokens", ""),  # may be their ids
-        ("prompt_tokens", ""),
-        ("old_trainer_logp", ""),
-    ],
-)
-def test_words_of_a_name_tell_its_role_or_do_not_decide(name, role):
-    assert role_of(name) == role
-    assert choose_columns(["step", name]) == {"step": "step"} | ({role: name} if role else {})
 
 
 def test_pairs_of_sglang_and_a_reference_are_told_apart(tmp_path):

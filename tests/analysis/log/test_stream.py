@@ -12,7 +12,7 @@ import analysis.log.loading
 import analysis.log.stream
 import analysis.rules.tally
 from analysis.log.loading import load_run
-from analysis.log.partition import find_partition
+from analysis.log.partition import LENGTH, find_partition
 from analysis.log.stream import Stream
 from analysis.options import Options
 from analysis.rules.calibrate import calibrate_run
@@ -25,8 +25,7 @@ from analysis.tables.files import TABLES
 from analysis.tables.passes import look_through
 from fspo.base.errors import UserError
 from fspo.base.processes import in_processes
-from fspo.gradlog import GradLogWriter
-from fspo.gradlog.files import log_files
+from tests.analysis.conftest import rewrite
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
 ONLINE = ("fspo-adaptive",)
@@ -34,10 +33,34 @@ EXACT = ["estimate", "count", "clusters", "bin_mean", "ess_share"]
 
 
 @pytest.fixture
-def streamed(monkeypatch):
-    """Stream logs of any size, in small chunks."""
-    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
-    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
+def stream(monkeypatch):
+    """From the call on, logs of any size are streamed, in small chunks."""
+
+    def start(path, *how):
+        monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
+        monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
+        run = load_run(path, *how)
+        assert run.streamed
+        return run
+
+    return start
+
+
+@pytest.fixture
+def one_file(simulate, tmp_path):
+    """Write the rows of a log of several files as one file with row groups of a size."""
+
+    def make(rollouts, size):
+        run = simulate(rollouts=rollouts, width=0)
+        files = sorted((run / "gradlog").iterdir())
+        path = tmp_path / "one" / "gradlog" / files[0].name
+        path.parent.mkdir(parents=True)
+        whole = pq.ParquetDataset([str(f) for f in files]).read()
+        kept = whole.replace_schema_metadata(pq.read_schema(files[0]).metadata)
+        pq.write_table(kept, path, row_group_size=size, use_dictionary=False)
+        return run, path
+
+    return make
 
 
 def tables(run, bins, rules=FEW.rules):
@@ -53,18 +76,14 @@ def tables(run, bins, rules=FEW.rules):
         (1, "engine", ("mis", "geo-mask", "engine-sqrt")),
     ],
 )
-def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, processes, on, rules):
+def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, stream, monkeypatch, processes, on, rules):
     path = simulate(rollouts=7, width=0, engine=0.05, staleness=0.02)
-    whole = load_run(path, on=on)
+    whole = load_run(path, LENGTH, on)
     bins = shared_bins([whole], FEW)
     expected, in_memory = tables(whole, bins, rules)
-    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
-    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
     monkeypatch.setattr("analysis.tables.passes.cores", lambda: processes)
     monkeypatch.setattr("fspo.base.processes.cores", lambda: processes)
-    run = load_run(path, on=on)
-    assert run.streamed
-    got, found = tables(run, bins, rules)
+    got, found = tables(stream(path, LENGTH, on), bins, rules)
     for name in ("acceptance", "lre", "trend"):
         assert len(got[name]) == len(expected[name]), name
     for column in EXACT:
@@ -80,23 +99,17 @@ def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, monkeypatch, pro
 
 
 @pytest.mark.parametrize("by", ["length", "reward"])
-def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, monkeypatch, by):
+def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, stream, by):
     path, options = simulate(rollouts=7, width=0), replace(FEW, rules=("fspo", *ONLINE), window=2)
-    log = sorted((path / "gradlog").iterdir())[2]
-    table = pq.read_table(log)  # rows in no order, some of them not usable
-    table = table.take(np.random.default_rng(0).permutation(len(table)))
-    S = table.column("log_ratio").to_numpy().copy()
-    S[::50] = np.nan
-    table = table.set_column(table.column_names.index("log_ratio"), "log_ratio", [S])
-    pq.write_table(table.replace_schema_metadata(pq.read_schema(log).metadata), log)
+    rewrite(path, log_ratio=lambda S, _: np.where(np.arange(len(S)) % 50, S, np.nan))
+    log = sorted((path / "gradlog").iterdir())[2]  # rows in no order
+    table = pq.read_table(log)
+    pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), log)
     partition = find_partition(by)
     whole = load_run(path, partition)
     bins = shared_bins([whole], options)
     expected, _ = analyse(whole, bins, options)
-    monkeypatch.setattr(analysis.log.loading, "IN_MEMORY", 10)
-    monkeypatch.setattr(analysis.log.stream, "CHUNK", 1500)
-    run = load_run(path, partition)
-    assert run.streamed
+    run = stream(path, partition)
     got, summary = analyse(run, bins, options)
     for rule in ONLINE:
         mine, theirs = (t["acceptance"][t["acceptance"]["rule"] == rule] for t in (got, expected))
@@ -113,14 +126,14 @@ def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, mon
     assert str(first) in line
 
 
-def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, streamed, capsys):
-    path = simulate(rollouts=4, width=0)
+def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, stream, capsys):
+    stream(path := simulate(rollouts=4, width=0))
     calibrate_run(path, ["fspo"], 0.8)
     sweep_main([str(path), "--only", "[outside]"])
     assert capsys.readouterr().err.count("the log is large: of") == 2
 
 
-def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, streamed):
+def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, stream):
     path = simulate(rollouts=6, width=0)
     files = sorted((path / "gradlog").iterdir())
     files[1].write_bytes(b"PAR1")  # no footer
@@ -128,7 +141,7 @@ def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, str
     place = pq.read_metadata(files[3]).row_group(0).column(12).data_page_offset
     data[place + 200 : place + 260] = bytes(60)  # sound footer, broken page
     files[3].write_bytes(data)
-    run = load_run(path)
+    run = stream(path)
     notes, counts = run.notes, dict(run.counts)
     found, summary = analyse(run, shared_bins([run], FEW), FEW)
     assert (run.notes, run.counts) == (notes, counts)  # a run does not change: what a step notices it returns
@@ -140,38 +153,22 @@ def test_damage_of_a_streamed_log_is_counted_and_the_rest_analysed(simulate, str
 
 
 @pytest.mark.parametrize("lost", [0, 2, 5])
-def test_a_damaged_row_group_whose_rollouts_nothing_else_holds_is_reported(tmp_path, simulate, streamed, lost):
-    """One file with a row group for each two rollouts; the first, middle or last group is broken."""
-    files = sorted((simulate(rollouts=12, width=0) / "gradlog").iterdir())
-    whole = pq.ParquetDataset([str(f) for f in files]).read()
-    path = tmp_path / "one" / "gradlog" / files[0].name
-    path.parent.mkdir(parents=True)
-    kept = whole.replace_schema_metadata(pq.read_schema(files[0]).metadata)
-    pq.write_table(kept, path, row_group_size=2 * 1024, use_dictionary=False)
+def test_a_damaged_row_group_whose_rollouts_nothing_else_holds_is_reported(one_file, stream, lost):
+    """A row group for each two rollouts; the first, middle or last group is broken."""
+    _, path = one_file(12, 2 * 1024)
     data, meta = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(lost)
     for column in range(meta.num_columns):
         place = meta.column(column).data_page_offset
         data[place : place + 20] = bytes(20)
     path.write_bytes(data)
-    run = load_run(tmp_path / "one")
-    assert run.stream is not None
-    damage = [note for chunk in run.stream.chunks(1) for note in run.stream.windows(chunk, 1)[1].damage]
+    source = stream(path.parents[1]).stream
+    damage = [note for chunk in source.chunks(1) for note in source.windows(chunk, 1)[1].damage]
     assert len(damage) == 1
 
 
-def test_several_rollouts_in_one_file_and_several_row_groups(tmp_path, simulate, streamed):
-    path = simulate(rollouts=5, width=0)
-    together = tmp_path / "one"
-    (together / "gradlog").mkdir(parents=True)
-    files = sorted((path / "gradlog").iterdir())
-    whole = pq.ParquetDataset([str(f) for f in files]).read()
-    pq.write_table(
-        whole.replace_schema_metadata(pq.read_schema(files[0]).metadata),
-        together / "gradlog" / files[0].name,
-        row_group_size=700,
-    )
-    apart, joined = load_run(path), load_run(together)
-    assert joined.stream is not None
+def test_several_rollouts_in_one_file_and_several_row_groups(one_file, stream):
+    run, path = one_file(5, 700)
+    apart, joined = stream(run), stream(path.parents[1])
     assert joined.stream.rollouts.tolist() == [0, 1, 2, 3, 4]
     bins = shared_bins([apart], FEW)
     one, other = tables(apart, bins)[0], tables(joined, bins)[0]
@@ -219,19 +216,8 @@ def test_errors_of_a_process_come_back():
         in_processes([fail, good])
 
 
-def test_a_log_without_s_says_so(tmp_path):
-    writer = GradLogWriter(tmp_path)
-    n = np.arange(8)
-    rows = {"rollout": 0, "step": 0, "prompt_id": n // 4, "response_id": n, "length": 5, "advantage": 1.0}
-    writer.append(rows | {"log_ratio": np.full(8, np.nan)})
-    writer.flush(0)
+def test_a_log_without_s_says_so(simulate):
+    run = simulate(rollouts=1, width=0)
+    rewrite(run, log_ratio=lambda S, _: S * np.nan)
     with pytest.raises(UserError, match=r"S is missing in every row.*log each response's"):
-        load_run(tmp_path)
-
-
-def test_files_are_listed_without_reading_rows(simulate):
-    path = simulate(rollouts=2, width=0)
-    files, damage = log_files(path)
-    assert not damage
-    assert [f.rows for f in files] == [1024, 1024]
-    assert [(g.first, g.last) for f in files for g in f.groups] == [(0, 0), (1, 1)]
+        load_run(run)

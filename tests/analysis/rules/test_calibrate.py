@@ -10,56 +10,34 @@ import pytest
 from analysis.__main__ import main
 from analysis.rules.calibrate import calibrate_run
 from fspo.base.errors import UserError
-from fspo.gradlog import GradLogWriter
+from fspo.rules import Rule
 from tests.analysis.conftest import Plan, write_log
 
 
-@pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """4,000 Gaussian rows after an update, and as many before it, whose S is 0."""
-    rng = np.random.default_rng(0)
-    length = rng.integers(1, 200, 4000)
-    S = 0.05 * np.sqrt(length) * rng.standard_normal(4000)
-    writer = GradLogWriter(tmp_path / "run")
-    for since, log_ratio in ((0, np.zeros(4000)), (1, S)):
-        writer.append(
-            {
-                "rollout": 0,
-                "step": since,
-                "updates_since_rollout": since,
-                "times_used": 0,
-                "prompt_id": np.arange(4000) // 8,
-                "response_id": np.arange(4000),
-                "length": length,
-                "log_ratio": log_ratio,
-                "advantage": rng.choice([-1.0, 0.0, 1.0], 4000),
-                "k3_sum": log_ratio**2 / 2,
-                "sum_sq_log_ratio": log_ratio**2,
-                "phase": "train",
-            }
-        )
-    writer.flush(0)
-    return tmp_path / "run"
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,096 Gaussian rows after an update, and as many before it, whose S is 0."""
+    plan = Plan(rule=Rule("none"), rollouts=8, minibatches=1, sigma=0.05, drift=0.0, width=0)
+    return write_log(tmp_path_factory.mktemp("shared") / "run", plan)
 
 
 def test_ranges_give_the_acceptance_of_the_normal_law(shared: Path) -> None:
     found = calibrate_run(shared, ["rloo", "fspo", "none", "grpo"], 0.85)
     assert set(found) == {"rloo", "fspo"}  # the others have no range on whole sequences
-    # S / sqrt(L) is N(0, 0.05^2): 85 % lie within 1.4395 sd; 4,000 rows place that quantile within about 3 %
+    # S / sqrt(L) is N(0, 0.05^2): 85 % lie within 1.4395 sd; 4,096 rows place that quantile within about 3 %
     assert found["fspo"]["range_hi"] == pytest.approx(1.4395 * 0.05, rel=0.05)
     assert found["fspo"]["range_lo"] == pytest.approx(found["fspo"]["range_hi"])
-    # counting the rows before the first update (S = 0, always accepted) would give the 70 % quantile instead
-    assert found["fspo"]["range_hi"] > 1.2 * 1.0364 * 0.05
-    between = calibrate_run(shared, ["fspo"], 0.85013)["fspo"]  # a share that no number of the 4,000 rows is
-    log = pd.read_parquet(shared / "gradlog").query("step == 1")
+    between = calibrate_run(shared, ["fspo"], 0.85013)["fspo"]  # a share that no number of the 4,096 rows is
+    log = pd.read_parquet(shared / "gradlog").query("updates_since_rollout == 1")
     inside = log["log_ratio"].abs() <= between["range_hi"] * np.sqrt(log["length"])
-    assert between["realised"] == inside.mean() == pytest.approx(0.85013, abs=1 / 4000)
+    assert between["realised"] == inside.mean() == pytest.approx(0.85013, abs=1 / 4096)
 
 
 def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", str(shared), "--rules", "[fspo,none]", "--output", str(shared / "ranges.json")]) == 0
+    out = shared.parent / "ranges.json"
+    assert main(["calibrate", str(shared), "--rules", "[fspo,none]", "--output", str(out)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    fit = json.loads((shared / "ranges.json").read_text())["fspo"]
+    fit = json.loads(out.read_text())["fspo"]
     words = first.split()
     assert words[:2] == ["--rule.preset", "fspo"]
     assert float(words[3]) == pytest.approx(fit["range_lo"], rel=1e-8)

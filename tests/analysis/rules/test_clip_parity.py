@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.log.loading import load_run
-from analysis.log.rows import windows
+from analysis.log.rows import USES, windows
 from analysis.rules.evaluate import Case, evaluate, measured
 from analysis.rules.replay import replay
 from analysis.tables.passes import look_through
@@ -29,43 +29,23 @@ BINS = Bins((1, 12, 30, 80, 301))
 CAP = 20.0
 
 
-class Combination(NamedTuple):
-    shape: str
-    drift: str
-    source: str
-    weight: str
-    adapt: str
-    dual: float | None
-    outside: str
-
-    @property
-    def band(self):
-        return self[:-1]
-
-    @property
-    def rule(self):
-        lo, hi = RANGES[self.shape]
-        options = {"gamma": 0.7} if self.shape == "power" else {}
-        options |= {"target": 0.8} if self.adapt != "none" else {}
-        named = {k: v for k, v in self._asdict().items() if k not in ("source", "shape")}
-        return Rule(
-            self.shape, lo, hi, drift_source=self.source, name="-".join(map(str, self.band)), **options, **named
-        )
-
-    def __str__(self):
-        return "-".join(map(str, self))
-
-
-def valid(c):
+def made(shape, drift, source, weight, adapt, dual, outside):
+    """The rule of a combination, named without what happens outside its band; None where there is no such rule."""
+    options = {"gamma": 0.7} if shape == "power" else {}
+    options |= {"target": 0.8} if adapt != "none" else {}
+    options |= {"name": "-".join(map(str, (shape, drift, source, weight, adapt, dual)))}
     try:
-        return bool(c.rule)
+        return Rule(
+            shape, *RANGES[shape], drift=drift, drift_source=source, weight=weight, adapt=adapt, dual=dual,
+            outside=outside, **options,
+        )  # fmt: skip
     except UserError:
-        return False
+        return None
 
 
-COMBINATIONS = [
-    c
-    for values in product(
+RULES = [
+    rule
+    for shape, drift, source, *more in product(
         RANGES,
         ("none", "kl"),
         ("two_pass", "lagged"),
@@ -74,7 +54,7 @@ COMBINATIONS = [
         (None, 1.5),
         ("drop", "truncate", "cap", "mask"),
     )
-    if valid(c := Combination(*values)) and (c.source == "two_pass" or (c.drift != "none" and c.shape == "sqrt"))
+    if (source == "two_pass" or (drift != "none" and shape == "sqrt")) and (rule := made(shape, drift, source, *more))
 ]
 
 # -- plain formulas -------------------------------------------------------------------------------------------------
@@ -86,13 +66,13 @@ class Plain(NamedTuple):
     side: np.ndarray
     in_band: np.ndarray
     weight: np.ndarray
-    clipped: np.ndarray
+    clipped_weight: np.ndarray
 
     def measure(self, name):
         """Numerator and denominator (N,)."""
         ones = np.ones(len(self.side))
         pairs = {"band": (1.0 * self.in_band, ones), "update": (1.0 * (self.side == 0), ones)}
-        return {**pairs, "weight": (self.clipped, self.weight)}[name]
+        return {**pairs, "weight": (self.clipped_weight, self.weight)}[name]
 
 
 def placed(rule, rows, states):
@@ -153,27 +133,14 @@ def matched_factor(rule, rows, centre, below, above, target, rate):
 
 
 def plain(case, rows, rate):
-    """A case on the rows of one use, window by window, and the numbers of these rows.
-
-    Left out are the rows of a window in which no range gives the target.
-    """
-    window, parts, order = windows(rows.rollout, WINDOW), [], []
-    for first in np.unique(window):
-        at = np.flatnonzero(window == first)
-        here = rows.take(at)
-        centre, below, above = placed(case.rule, here, case.states)
-        if case.source == "matched":
-            factor = matched_factor(case.rule, here, centre, below, above, case.target, rate)
-            if not factor > 0:
-                continue
-            below, above = factor * below, factor * above
-        parts.append(clip(case.rule, here, centre, below, above))
-        order.append(at)
-    if not parts:
-        return None, np.zeros(0, int)
-    at = np.concatenate(order)
-    back = np.argsort(at)
-    return Plain(*(np.concatenate([p[i] for p in parts])[back] for i in range(4))), at[back]
+    """What a case does to the rows of a window; None where no range gives its target."""
+    centre, below, above = placed(case.rule, rows, case.states)
+    if case.source == "matched":
+        factor = matched_factor(case.rule, rows, centre, below, above, case.target, rate)
+        if not factor > 0:
+            return None
+        below, above = factor * below, factor * above
+    return clip(case.rule, rows, centre, below, above)
 
 
 # -- the log, and the three ways on it ------------------------------------------------------------------------------
@@ -192,17 +159,6 @@ def awkward(rows):
     return replace(rows, S=S, length=L, coordinate=L.copy(), trend=np.log2(L))
 
 
-def fast(run, cases):
-    """Of the fast sums: case -> use -> (measure, subset) -> (numerator, denominator) by bin."""
-    tally, _ = look_through(run, BINS, cases, WINDOW)
-    found = [{use: {} for use in tally.uses} for _ in cases]
-    for use, sums in tally.uses.items():
-        for (i, measure, subset), column in sums.columns.items():
-            if i >= 1:  # the first case is the rule that trained
-                found[i - 1][use][measure, subset] = column.y.sum(0), column.d.sum(0)
-    return found
-
-
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     """Fspo's log of 4 rollouts in 2 windows."""
@@ -213,83 +169,73 @@ def log(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cases(log):
-    """The cases of each combination."""
-    made = {}
-    states = {}
-    for c in COMBINATIONS:
-        rule = c.rule
-        if rule.adapt != "none" and c.band not in states:
-            states[c.band] = replay(replace(rule, outside="drop"), log.rows)
-        known = states.get(c.band)
-        made[c] = [Case(rule, rule.name, "given", states=known)]
-        if rule.adapt != "range" and rule.shape != "none":
-            made[c] += [Case(rule, rule.name, "matched", target, known) for target in TARGETS]
-    return made
+    """All cases of all rules."""
+    states = {r.name: replay(r, log.rows) for r in RULES if r.adapt != "none" and r.outside == "drop"}
+    found = [Case(rule, rule.name, "given", states=states.get(rule.name)) for rule in RULES]
+    return found + [
+        Case(rule, rule.name, "matched", target, states.get(rule.name))
+        for rule, target in product(RULES, TARGETS)
+        if rule.adapt != "range" and rule.shape != "none"
+    ]
 
 
-@pytest.fixture(scope="module")
-def summed(log, cases):
-    """What the fast sums give for each combination and case."""
-    every = [case for of_combination in cases.values() for case in of_combination]
-    found = iter(fast(log, every))
-    return {c: [next(found) for _ in of_combination] for c, of_combination in cases.items()}
-
-
-def by_bin(values, rows):
-    return np.bincount(BINS.index(rows.coordinate), values, len(BINS))
-
-
-def agree(case, rows, use, found, measure, subset):
-    """The fast sums of one measure are the plain ones."""
-    expected, at = plain(case, rows.use(use), "band" if measure == "band" else "update")
-    if expected is None:
-        assert (measure, subset) not in found[use]
-        return
-    part = rows.use(use).take(at)
-    keep = slice(None) if subset == "all" else part.A != 0
-    part = part.subset(subset)
-    for ours, values in zip(found[use][measure, subset], expected.measure(measure), strict=True):
-        np.testing.assert_allclose(ours, by_bin(values[keep], part), rtol=1e-9, err_msg=f"{case.key} {use} {measure}")
-
-
-def test_the_log_has_every_awkward_row(log):
-    rows = log.rows
-    assert np.any(rows.A == 0)
-    assert np.any(rows.A > 0)
-    assert np.any(rows.A < 0)
-    assert np.any((rows.S > CAP) & (rows.A < 0))
-    assert np.any(rows.S / rows.length > CAP)
-    assert set(np.unique(windows(rows.rollout, WINDOW))) == {0, 2}
-    assert {c.shape for c in COMBINATIONS} == set(RANGES)
-    assert len(COMBINATIONS) == len(set(COMBINATIONS))
+def by_window(rows):
+    window = windows(rows.rollout, WINDOW)
+    return [np.flatnonzero(window == first) for first in np.unique(window)]
 
 
 @pytest.mark.parametrize("shape", RANGES)
 def test_row_by_row(shape, log, cases):
-    here = [case for c, of_combination in cases.items() if c.shape == shape for case in of_combination]
-    for case, use, rate in product(here, ("first", "reused"), ("band", "update")):
+    here = [case for case in cases if case.rule.shape == shape]
+    for case, use, rate in product(here, USES, ("band", "update")):
         rows = log.rows.use(use)
-        found, (expected, at) = evaluate(case, rows, windows(rows.rollout, WINDOW), rate), plain(case, rows, rate)
-        if len(at) < len(rows):
+        found = evaluate(case, rows, windows(rows.rollout, WINDOW), rate)
+        parts = [(at, plain(case, rows.take(at), rate)) for at in by_window(rows)]
+        if any(expected is None for _, expected in parts):
             assert found.reason
             continue
-        np.testing.assert_array_equal(found.side, expected.side, err_msg=case.key)
-        np.testing.assert_array_equal(found.in_band, expected.in_band, err_msg=case.key)
-        for measure in ("band", "update", "weight"):
-            for ours, values in zip(measured(found, measure), expected.measure(measure), strict=True):
-                np.testing.assert_allclose(ours, values, rtol=1e-12, err_msg=case.key)
+        for at, expected in parts:
+            np.testing.assert_array_equal(found.side[at], expected.side, err_msg=case.key)
+            np.testing.assert_array_equal(found.in_band[at], expected.in_band, err_msg=case.key)
+            for measure in ("band", "update", "weight"):
+                for ours, values in zip(measured(found, measure), expected.measure(measure), strict=True):
+                    np.testing.assert_allclose(ours[at], values, rtol=1e-12, err_msg=case.key)
+
+
+def assert_summed(run, cases):
+    """The fast sums of every case, use, measure and subset are those of the plain formulas, by bin."""
+    tally, _ = look_through(run, BINS, cases, WINDOW)
+    for (i, case), use in product(enumerate(cases, start=1), USES):  # the first case is the rule that trained
+        rows = run.rows.use(use)
+        for measure, subset in (("update", "nonzero"), ("weight", "nonzero"), ("band", "all"), ("band", "nonzero")):
+            if measure == "band" and not case.rule.clip.zeroes:
+                continue
+            expected = np.zeros((2, len(BINS)))
+            for part in map(rows.take, by_window(rows)):
+                done = plain(case, part, "band" if measure == "band" else "update")
+                if done is not None:
+                    keep = slice(None) if subset == "all" else part.A != 0
+                    place = BINS.index(part.coordinate[keep])
+                    expected += [np.bincount(place, x[keep], len(BINS)) for x in done.measure(measure)]
+            column = tally.uses[use].columns.get((i, measure, subset))
+            ours = [x.sum(0) for x in (column.y, column.d)] if column else np.zeros((2, len(BINS)))
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, err_msg=f"{case.key} {use} {measure}")
 
 
 @pytest.mark.parametrize("shape", RANGES)
-def test_sums(shape, log, cases, summed):
-    here = [c for c in COMBINATIONS if c.shape == shape]
+def test_sums(shape, log, cases):
+    here = [case for case in cases if case.rule.shape == shape]
     assert here
-    for c, use in product(here, ("first", "reused")):
-        for case, found in zip(cases[c], summed[c], strict=True):
-            for measure, subset in (("update", "nonzero"), ("weight", "nonzero")):
-                agree(case, log.rows, use, found, measure, subset)
-            for subset in ("all", "nonzero") if case.rule.clip.zeroes else ():
-                agree(case, log.rows, use, found, "band", subset)
+    assert_summed(log, here)
+
+
+@pytest.mark.parametrize("outside", ["drop", "truncate", "cap"])
+def test_a_row_without_S_summed(log, outside):
+    S = log.rows.S.copy()
+    S[::7] = np.nan
+    assert_summed(
+        replace(log, rows=replace(log.rows, S=S)), [Case(Rule("sqrt", 0.05, 0.05, outside=outside), "sqrt", "given")]
+    )
 
 
 # -- the rule that trained, and logs that lack something ------------------------------------------------------------
@@ -306,51 +252,30 @@ def test_sums(shape, log, cases, summed):
 )
 def test_the_rule_that_trained_summed(rule, tmp_path):
     run = load_run(write_log(tmp_path / "run", Plan(rule=rule, rollouts=2, prompts=12, width=0, sigma=0.05)))
-    centre = run.rows.drift * run.rows.length
     tally, _ = look_through(run, BINS, [], WINDOW)
-    for use in ("first", "reused"):
-        at = np.flatnonzero(run.rows.used == 0 if use == "first" else run.rows.used > 0)
-        rows, sums = run.rows.take(at), tally.uses[use]
-        expected = clip(rule, rows, centre[at], centre[at] - rows.lo, rows.hi - centre[at])
+    for use in USES:
+        rows = run.rows.use(use)
+        centre = rows.drift * rows.length
+        expected = clip(rule, rows, centre, centre - rows.lo, rows.hi - centre)
         assert (use == "first" or rule.dual is None) or np.any(expected.side == 2)
         np.testing.assert_array_equal(rows.side, expected.side)
         acting = rows.A != 0
         for measure in ("update", "weight"):
             y = expected.measure(measure)[0][acting]
-            ours = sums.columns[0, measure, "nonzero"].y.sum(0)
-            np.testing.assert_allclose(ours, by_bin(y, rows.take(acting)), rtol=1e-9)
+            ours = tally.uses[use].columns[0, measure, "nonzero"].y.sum(0)
+            np.testing.assert_allclose(ours, np.bincount(BINS.index(rows.coordinate[acting]), y, len(BINS)), rtol=1e-9)
 
 
 def test_rows_without_advantage_are_never_cut(log, cases):
     none = replace(log.rows, A=np.zeros(len(log.rows)))
-    for combination in COMBINATIONS:
-        found = evaluate(cases[combination][0], none, windows(none.rollout, WINDOW), "update")
-        assert not np.any(found.side), combination
-    tally, _ = look_through(replace(log, rows=none), BINS, [cases[COMBINATIONS[-1]][0]], WINDOW)
+    for case in cases[: len(RULES)]:
+        assert not np.any(evaluate(case, none, windows(none.rollout, WINDOW), "update").side), case.key
+    tally, _ = look_through(replace(log, rows=none), BINS, cases[:1], WINDOW)
     for sums in tally.uses.values():
         assert all(column.y.sum() == 0 for (_, _, subset), column in sums.columns.items() if subset == "nonzero")
 
 
 def test_no_rows_give_a_reason_and_no_sums(log, cases):
     first = replace(log, rows=log.rows.use("first"))
-    case = cases[COMBINATIONS[0]][0]
-    assert evaluate(case, first.rows.use("reused"), np.zeros(0, np.int64), "band").reason == "no rows"
-    assert set(look_through(first, BINS, [case], WINDOW)[0].uses) == {"first"}
-
-
-def test_a_row_without_S_summed(log):
-    S = log.rows.S.copy()
-    S[::7] = np.nan
-    rows, rule = replace(log.rows, S=S), Rule("sqrt", 0.05, 0.05)
-    (found,) = fast(replace(log, rows=rows), [Case(rule, "sqrt", "given")])
-    for use, measure in product(("first", "reused"), ("update", "band")):
-        agree(Case(rule, "sqrt", "given"), rows, use, found, measure, "nonzero")
-
-
-@pytest.mark.parametrize("outside", ["drop", "truncate", "cap"])
-def test_a_row_without_S_is_never_cut(outside):
-    rule = Rule("sqrt", 0.05, 0.05, outside=outside)
-    done = rule.apply(np.array([np.nan, 9.0]), np.array([4.0, 4.0]), np.array([1.0, 1.0]))
-    assert done.side.tolist() == [0, 1]
-    assert not done.in_band[0]
-    assert np.isnan(done.clipped_weight[0])
+    assert evaluate(cases[0], first.rows.use("reused"), np.zeros(0, np.int64), "band").reason == "no rows"
+    assert set(look_through(first, BINS, cases[:1], WINDOW)[0].uses) == {"first"}

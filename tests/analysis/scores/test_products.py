@@ -1,59 +1,128 @@
-"""Intervals of cosines where the updates are parallel: nothing but rounding error differs from 1."""
+"""Products and cosines of updates against brute force, and their intervals: jackknife, parallel updates, sketches."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats as sps
 
-from analysis.scores.products import CosineColumns, Products, UpdateGram
+from analysis.log.loading import load_run
+from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
+from analysis.scores.sketch_error import cosine_covariance, effective_width
+from fspo.gradlog.metric_names import COSINE_ERROR
 
-BINS, CLUSTERS = 2, 6
+CLUSTERS = 6
 
 
-def columns(angle: float, width: float, seed: int, negate: bool = False) -> CosineColumns:
-    """Return cosines of random positive weights with equal weights, of vectors that lie ``angle`` off one line."""
+def cosines(*updates, number=1, prompt=None, width=math.inf, cross=None) -> CosineColumns:
+    """Cosines over updates, each of vectors, bins, clusters, and the weights of the two sides."""
+    found, of = (Products(), Products(), Products()), []
+    for u, (vectors, bins, cluster, left, right) in enumerate(updates):
+        gram = UpdateGram(vectors @ vectors.T, bins, cluster, number)
+        for products, sides in zip(found, ((left, right), (left, left), (right, right)), strict=True):
+            products.add(*gram.products(*sides))
+        of += [u] * gram.clusters
+    return CosineColumns.of(*found, np.array(of), width, cross, prompt)
+
+
+def data(seed=0, n=24, width=7, number=3):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n, width))
+    bins, cluster = rng.integers(0, number, n), np.repeat(np.arange(n // 4), 4)
+    return vectors, bins, cluster, rng.random((n, 2)), rng.random((n, 1))
+
+
+def brute(vectors, bins, left, right, number=3):
+    parts = [np.flatnonzero(bins == k) for k in range(number)] + [np.arange(len(bins))]
+    return np.array([(vectors[at].T @ left[at]).T @ (vectors[at].T @ right[at]) for at in parts])[..., 0]  # (K+1, R)
+
+
+def test_products_are_inner_products_of_the_sums():
+    vectors, bins, cluster, left, right = data()
+    total, without = UpdateGram(vectors @ vectors.T, bins, cluster, 3).products(left, right)
+    assert total == pytest.approx(brute(vectors, bins, left, right))
+    for c in range(CLUSTERS):
+        keep = cluster != c
+        assert without[c] == pytest.approx(brute(vectors[keep], bins[keep], left[keep], right[keep]) * (6 / 5) ** 2)
+
+
+def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
+    """Two updates in unrelated spaces: stack their vectors, never add them."""
+    updates = [data(seed) for seed in (0, 1)]
+    columns = cosines(*updates, number=3)
+    u, v = (np.concatenate([x[0].T @ x[side][:, 0] for x in updates]) for side in (3, 4))
+    assert columns.value[3, 0] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
+    assert columns.value[4, 0] == pytest.approx(np.min(columns.value[:3, 0]))  # the worst bin
+    assert columns.replicates.shape[0] == 12
+
+
+def test_updates_of_one_cluster_are_not_without_error():
+    """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
+    x = np.random.default_rng(0).normal(size=20)
+    replicates = (x.sum() - x) / 19
+    for update in (np.arange(20), np.append(np.zeros(19, int), 1)):
+        assert jackknife_se(replicates, update) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+    assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
+    assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_intervals_cover_where_prompts_are_split_over_updates():
+    """Four pairs of updates of the same 16 prompts; a prompt is kept whole or cut whole, in both alike."""
+    rng, width, pairs, prompts, group = np.random.default_rng(7), 12, 4, 16, 4
+    shared = np.concatenate([np.tile(pair * prompts + np.arange(prompts), 2) for pair in range(pairs)])
+    bins, cluster = np.zeros(prompts * group, int), np.repeat(np.arange(prompts), group)
+    pooled, found = np.zeros(3), {"clustered": [], "independent": []}
+    for _ in range(400):
+        updates = []
+        for _ in range(pairs):
+            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
+            keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
+            for _ in range(2):
+                vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
+                updates.append((vectors, bins, cluster, keep, np.ones_like(keep)))
+        for name, prompt in (("clustered", shared), ("independent", None)):
+            columns = cosines(*updates, prompt=prompt)
+            found[name].append(columns.interval(1, [0]))
+        pooled += [x.sum(0)[1, 0] for x in (columns.sketch.inner, columns.sketch.left, columns.sketch.right)]
+    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
+    hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
+    assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
+    assert hits["independent"] < 0.92
+
+
+def near_a_line(angle, width, seed, sign=1):
+    """Cosines of random positive weights with equal weights, of vectors that lie ``angle`` off one line."""
     rng = np.random.default_rng(seed)
     along = rng.uniform(0.1, 1.0, size=24)
     vectors = np.stack([along * math.cos(angle), rng.normal(size=24) * math.sin(angle)], 1)
-    bins, cluster = np.arange(24) % BINS, np.arange(24) % CLUSTERS
-    gram = UpdateGram(vectors @ vectors.T, bins, cluster, BINS)
-    left = (-1 if negate else 1) * rng.uniform(0.3, 1.0, size=(24, 1))
-    right = np.full((24, 1), 1.7)
-    inner, of_left, of_right = Products(), Products(), Products()
-    inner.add(*gram.products(left, right))
-    of_left.add(*gram.products(left, left))
-    of_right.add(*gram.products(right, right))
-    return CosineColumns.of(inner, of_left, of_right, np.zeros(CLUSTERS, np.int64), width)
+    left = sign * rng.uniform(0.3, 1.0, size=(24, 1))
+    sides = left, np.full((24, 1), 1.7)
+    return cosines((vectors, np.arange(24) % 2, np.arange(24) % CLUSTERS, *sides), number=2, width=width)
 
 
-@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("width", [math.inf, 24.0])
-def test_parallel_updates_have_an_interval_of_one_point(width: float, negate: bool) -> None:
-    """On one line every update is a multiple of every other: its cosine is 1 or -1 without any error."""
-    exact = -1.0 if negate else 1.0
+def test_parallel_updates_have_an_interval_of_one_point(width, sign):
+    """On one line every update is a multiple of every other: its cosine is 1 or -1 but for rounding. Off it is not."""
     for seed in range(20):
-        found = columns(0.0, width, seed, negate)
-        for k in range(BINS + 1):
-            assert found.interval(k, [0]) == pytest.approx((exact, exact, exact), abs=1e-14)
+        found = near_a_line(0.0, width, seed, sign)
+        for k in range(3):
+            assert found.interval(k, [0]) == pytest.approx((sign, sign, sign), abs=1e-14)
+    value, low, high = near_a_line(1e-2, 24.0, 3).interval(2, [0])
+    assert low < value < high <= 1
+    assert high - low > 1e-8
 
 
-def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
+def test_a_difference_of_cosines_has_the_jackknifes_interval():
     """Leave out one cluster after the other, compute both cosines anew, and take Student's t on C - 1 degrees."""
     rng = np.random.default_rng(5)
     vectors, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % CLUSTERS
-    left, right = rng.uniform(0.3, 1.0, size=(24, 2)), np.ones((24, 1))
-    gram = UpdateGram(vectors @ vectors.T, np.zeros(24, np.int64), cluster, 1)
-    products = []
-    for a, b in ((left, right), (left, left), (right, right)):
-        products.append(Products())
-        products[-1].add(*gram.products(a, b))
-    inner, own, true = products
-    found = CosineColumns.of(inner, own, true, np.zeros(CLUSTERS, np.int64)).difference(1, 0, 1)
+    left = rng.uniform(0.3, 1.0, size=(24, 2))
+    found = cosines((vectors, np.zeros(24, np.int64), cluster, left, np.ones((24, 1)))).difference(1, 0, 1)
 
-    def gap(keep: np.ndarray) -> float:
-        g = vectors[keep].sum(0)
-        clipped = left[keep].T @ vectors[keep]
+    def gap(keep):
+        g, clipped = vectors[keep].sum(0), left[keep].T @ vectors[keep]
         one, two = clipped @ g / np.linalg.norm(clipped, axis=1) / np.linalg.norm(g)
         return one - two
 
@@ -63,28 +132,72 @@ def test_a_difference_of_cosines_has_the_jackknifes_interval() -> None:
     assert found == pytest.approx((value, value - half, value + half))
 
 
-def test_a_bin_of_which_nothing_is_left_is_the_worst() -> None:
+def test_a_bin_of_which_nothing_is_left_is_the_worst():
     """Bin 1 has no cosine; among the bins it counts as 0, below the cosine of bin 0."""
     rng = np.random.default_rng(2)
-    vectors, bins, cluster = rng.normal(size=(24, 3)) + 1, np.arange(24) % BINS, np.arange(24) // 4
+    vectors, bins = rng.normal(size=(24, 3)) + 1, np.arange(24) % 2
     left = np.where(bins[:, None] == 1, 0.0, rng.uniform(0.3, 1.0, size=(24, 1)))
-    gram, whole = UpdateGram(vectors @ vectors.T, bins, cluster, BINS), np.ones((24, 1))
-
-    def products(a: np.ndarray, b: np.ndarray) -> Products:
-        sums = Products()
-        sums.add(*gram.products(a, b))
-        return sums
-
-    found = CosineColumns.of(
-        products(left, whole), products(left, left), products(whole, whole), np.zeros(CLUSTERS, np.int64)
-    )
+    found = cosines((vectors, bins, np.arange(24) // 4, left, np.ones((24, 1))), number=2)
     assert found.value[0, 0] > 0.5
     assert np.isnan(found.value[1, 0])
-    assert found.interval(BINS + 1, [0]) == (0.0, 0.0, 0.0)
+    assert found.interval(3, [0]) == (0.0, 0.0, 0.0)
     assert list(found.of_bins([0])[:, 0]) == [found.value[0, 0], 0.0]
 
 
-def test_updates_that_are_not_parallel_have_an_interval() -> None:
-    value, low, high = columns(1e-2, 24.0, 3).interval(BINS, [0])
-    assert low < value < high <= 1
-    assert high - low > 1e-8
+# -- the sketch's own error -----------------------------------------------------------------------------------------
+
+
+def test_variance_and_covariance_equal_those_of_redrawn_projections():
+    """Three updates in 300 dimensions, projected 1,500 times to 64: cosines with one common g, pooled."""
+    rng = np.random.default_rng(0)
+    updates, dimension, width = 3, 300, 64
+    vectors = rng.normal(size=(updates, 3, dimension)) + 1.5 * rng.normal(size=(updates, 1, dimension))
+    gram = vectors @ vectors.transpose(0, 2, 1)  # c1, c2, w of each update
+
+    def cosine(gram, i):
+        return gram[:, i, 2].sum() / np.sqrt(gram[:, i, i].sum() * gram[:, 2, 2].sum())
+
+    found = []
+    for _ in range(1500):
+        sketch = np.stack([v @ rng.normal(size=(dimension, width)) / math.sqrt(width) for v in vectors])
+        draws = sketch @ sketch.transpose(0, 2, 1)
+        found.append([cosine(draws, 0), cosine(draws, 1)])
+    measured = np.cov(np.array(found).T)
+    terms = [(gram[:, i, 2], gram[:, i, i]) for i in (0, 1)]
+    for i, j in ((0, 0), (0, 1), (1, 1)):
+        stated = cosine_covariance(terms[i], terms[j], gram[:, i, j], gram[:, 2, 2], width)
+        assert measured[i, j] == pytest.approx(stated, rel=0.15)
+    # of one update the textbook's variance of a correlation of D Gaussian pairs: (1 - rho^2)^2 / D
+    n, a = np.array([0.6]), np.array([1.0])
+    assert cosine_covariance((n, a), (n, a), a, a, 100.0) == pytest.approx((1 - 0.36) ** 2 / 100)
+    assert cosine_covariance((n, a), (n, a), a, a, math.inf) == 0
+
+
+def test_intervals_widen_by_the_sketch_and_not_for_exact_scores():
+    rng = np.random.default_rng(0)
+    vectors, bins, cluster = rng.normal(size=(40, 30)) + 0.5, np.zeros(40, int), np.repeat(np.arange(10), 4)
+    c, w = (rng.random((40, 2)) < 0.8).astype(float), np.ones((40, 1))
+    cross = {"other": np.array([UpdateGram(vectors @ vectors.T, bins, cluster, 1).products(c, c[:, ::-1])[0]])}
+    exact, wide, narrow = (
+        cosines((vectors, bins, cluster, c, w), width=width, cross=cross) for width in (math.inf, 2048.0, 64.0)
+    )
+    spans = [high - low for _, low, high in (x.interval(1, [0]) for x in (exact, wide, narrow))]
+    assert spans[0] < spans[1] < spans[2]
+    (one, low, high), (two, *ends) = (x.difference(1, 0, 1, "other") for x in (exact, narrow))
+    assert one == two
+    assert ends[1] - ends[0] > high - low
+    # what the two rules share cancels: less than if their errors were added
+    _, *unpaired = narrow.difference(1, 0, 1, "no such reference")
+    assert ends[1] - ends[0] < unpaired[1] - unpaired[0]
+
+
+def test_effective_width_is_what_training_measured(fspo_run, tmp_path):
+    run = replace(load_run(fspo_run), path=tmp_path, score_options={"mode": "sketch", "width": 2048})
+    assert effective_width(run)[0] == 2048
+    lines = [f'{{"step": {i}, "{COSINE_ERROR}": {error}}}' for i, error in enumerate((0.03, 0.05, "broken"))]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert effective_width(run)[0] == pytest.approx(1 / ((0.03**2 + 0.05**2) / 2))
+    assert effective_width(replace(run, score_options={"mode": "exact"}))[0] == math.inf
+    unknown = effective_width(replace(run, path=tmp_path / "none", score_options={}))
+    assert unknown[0] == math.inf
+    assert "unknown" in unknown[1]

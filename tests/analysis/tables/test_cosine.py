@@ -1,4 +1,4 @@
-"""Cosines against brute force: products, deleted clusters, the random control."""
+"""The table of cosines against brute force; its clusters and its random control."""
 
 from dataclasses import replace
 
@@ -11,7 +11,6 @@ from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.rules.evaluate import UNCORRECTED, Case, candidates, make_cases
 from analysis.run import analyse, shared_bins
-from analysis.scores.products import CosineColumns, Products, UpdateGram, collapsed, jackknife_se
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
 from analysis.tables.cosine import CosineRow, CosineTable
@@ -20,60 +19,12 @@ from fspo.stats.bins import Bins
 from tests.analysis.rows import held, records
 
 
-def data(seed=0, n=24, width=7, number=3):
-    rng = np.random.default_rng(seed)
-    vectors = rng.normal(size=(n, width))
-    bins, cluster = rng.integers(0, number, n), np.repeat(np.arange(n // 4), 4)
-    left, right = rng.random((n, 2)), rng.random((n, 1))
-    return vectors, bins, cluster, left, right, number
-
-
-def brute(vectors, bins, left, right, number):
-    out = []
-    for k in range(number + 1):
-        at = (bins == k) if k < number else np.ones(len(bins), bool)
-        out.append((vectors[at].T @ left[at]).T @ (vectors[at].T @ right[at]))
-    return np.array(out)  # (K+1, R, 1)
-
-
-def test_products_are_inner_products_of_the_sums():
-    vectors, bins, cluster, left, right, number = data()
-    total, without = UpdateGram(vectors @ vectors.T, bins, cluster, number).products(left, right)
-    assert total == pytest.approx(brute(vectors, bins, left, right, number)[..., 0])
-    for c in range(6):
-        keep = cluster != c
-        expected = brute(vectors[keep], bins[keep], left[keep], right[keep], number)[..., 0] * (6 / 5) ** 2
-        assert without[c] == pytest.approx(expected)
-
-
-def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
-    """Two updates in unrelated spaces: stack their vectors, never add them."""
-    inner, left, right = Products(), Products(), Products()
-    stacked = {"c": [], "g": []}
-    for seed in (0, 1):
-        vectors, bins, cluster, c, w, number = data(seed)
-        gram = UpdateGram(vectors @ vectors.T, bins, cluster, number)
-        inner.add(*gram.products(c, w))
-        left.add(*gram.products(c, c))
-        right.add(*gram.products(w, w))
-        stacked["c"].append(vectors.T @ c[:, 0])
-        stacked["g"].append(vectors.T @ w[:, 0])
-    columns = CosineColumns.of(inner, left, right, np.repeat([0, 1], 6))
-    u, v = np.concatenate(stacked["c"]), np.concatenate(stacked["g"])
-    assert columns.value[number, 0] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
-    assert columns.value[number + 1, 0] == pytest.approx(np.min(columns.value[:number, 0]))  # the worst bin
-    assert columns.replicates.shape[0] == 12
-
-
-def test_updates_of_one_cluster_are_not_without_error():
-    """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
-    x = np.random.default_rng(0).normal(size=20)
-    replicates = (x.sum() - x) / 19
-    assert jackknife_se(replicates, np.arange(20)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
-    lone = np.append(np.zeros(19, int), 1)
-    assert jackknife_se(replicates, lone) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
-    assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
-    assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
+def overall(run, bins, cases, windows=None, targets=()):
+    """The rows of the table over all lengths, by rule."""
+    table = CosineTable(RunKey.of(run), bins, cases, targets, 1, 0)
+    for window in ScoredWindows(run, bins, 5) if windows is None else windows:
+        table.add(window)
+    return {row["rule"]: row for row in records(CosineRow, table.rows()) if row["bin"] == -1}
 
 
 def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
@@ -85,14 +36,13 @@ def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
     n = len(window.rows)
 
     def interval(updates, apart):
-        table = CosineTable(RunKey.of(run), bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [], 1, 0)
         rows = window.rows.take(np.tile(np.arange(n), updates))
         if apart:
             fresh = np.repeat(np.arange(updates), n) * 1000
             rows = replace(rows, prompt=rows.prompt + fresh, cluster=rows.cluster + fresh)
         vectors, at = held(np.tile(window.vectors[:], (updates, 1))), np.tile(window.bins, updates)
-        table.add(ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n)))
-        row = next(r for r in records(CosineRow, table.rows()) if r["rule"] == "x" and r["bin"] == -1)
+        of = ScoredWindow(0, "first", rows, vectors, at, np.repeat(np.arange(updates), n))
+        row = overall(run, bins, [Case(Rule("sqrt", 0.03, 0.03), "x", "given")], [of])["x"]
         z = np.arctanh([row["estimate"], row["ci_low"], row["ci_high"]])
         clusters = len(np.unique(rows.cluster))
         return z[0], (z[2] - z[1]) / 2 / sps.t.ppf(0.975, clusters - updates)
@@ -102,36 +52,6 @@ def test_prompts_split_over_two_updates_are_one_cluster_each(simulate):
     # the replicates of two updates are half the step of one: equal but for the curvature of the ratio
     assert twice[1] == pytest.approx(once[1], rel=0.01)
     assert independent[1] == pytest.approx(once[1] / np.sqrt(2), rel=0.01)
-
-
-def test_intervals_cover_where_prompts_are_split_over_updates():
-    """Four pairs of updates of the same 16 prompts; a prompt is kept whole or cut whole, in both alike."""
-    rng = np.random.default_rng(7)
-    width, pairs, prompts, group = 12, 4, 16, 4
-    update = np.repeat(np.arange(2 * pairs), prompts)
-    shared = np.concatenate([np.tile(pair * prompts + np.arange(prompts), 2) for pair in range(pairs)])
-    pooled = np.zeros(3)
-    found: dict[str, list[tuple[float, float, float]]] = {"clustered": [], "independent": []}
-    for _ in range(400):
-        products = Products(), Products(), Products()
-        for _ in range(pairs):
-            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
-            keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
-            for _ in range(2):
-                vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
-                gram = UpdateGram(
-                    vectors @ vectors.T, np.zeros(len(vectors), int), np.repeat(np.arange(prompts), group), 1
-                )
-                ones = np.ones_like(keep)
-                for product, sides in zip(products, ((keep, ones), (keep, keep), (ones, ones)), strict=True):
-                    product.add(*gram.products(*sides))
-        pooled += [np.sum(p.total, axis=0)[1, 0] for p in products]
-        for name, cluster in (("clustered", shared), ("independent", None)):
-            found[name].append(CosineColumns.of(*products, update, cluster=cluster).interval(1, [0]))
-    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
-    hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
-    assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
-    assert hits["independent"] < 0.92
 
 
 @pytest.fixture(scope="module")
@@ -169,43 +89,29 @@ def test_table_against_brute_force_for_a_given_rule(analysed):
     assert [mine[k] for k in (0, 1, 2, 3, -1)] == pytest.approx(inner / np.sqrt(left * right))
 
 
-def test_matched_rules_cut_alike_and_the_trained_rule_is_its_own_counterfactual(analysed):
-    _, _, tables, _ = analysed
-    table = tables["cosine"]
-    overall = table[(table["bin"] == -1) & (table["rule"] != "random")]
-    trained = overall[overall["source"] == "trained"].iloc[0]
-    given = overall[(overall["rule"] == "fspo") & (overall["source"] == "given") & (overall["outside"] == "drop")]
+def test_the_trained_rule_is_its_own_counterfactual_and_a_control_drops_at_random(analysed):
+    table = analysed[2]["cosine"]
+    of_all = table[(table["bin"] == -1) & (table["rule"] != "random")]
+    trained = of_all[of_all["source"] == "trained"].iloc[0]
+    given = of_all[(of_all["rule"] == "fspo") & (of_all["source"] == "given") & (of_all["outside"] == "drop")]
     assert trained["estimate"] == pytest.approx(given["estimate"].iloc[0])
-    assert (overall["ci_low"] <= overall["estimate"]).all()
-    assert (overall["worst_bin"] <= table[table["bin"] >= 0]["estimate"].max()).all()
-    same = overall[(overall["rule"] == "fspo") & (overall["source"] == "matched")]
+    assert (of_all["ci_low"] <= of_all["estimate"]).all()
+    assert (of_all["worst_bin"] <= table[table["bin"] >= 0]["estimate"].max()).all()
+    same = of_all[(of_all["rule"] == "fspo") & (of_all["source"] == "matched")]
     assert same["diff_fspo"].tolist() == pytest.approx([0.0] * len(same))
-
-
-def test_random_control_drops_the_target_share_and_keeps_less_than_nothing_cut(analysed):
-    _, _, tables, _ = analysed
-    control = (
-        tables["cosine"].query("rule == 'random' and bin == -1 and source == 'matched'").set_index("target")["estimate"]
-    )
+    control = table.query("rule == 'random' and bin == -1 and source == 'matched'").set_index("target")["estimate"]
     assert control[0.85] < control[0.95] < 1
 
 
 def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
-    run = load_run(simulate(rollouts=1, prompts=16, group=4))
-    bins = Bins((1, 400))
-    table = CosineTable(RunKey.of(run), bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
-    for window in ScoredWindows(run, bins, 5):
-        table.add(window)
-    rows = {r["rule"]: r for r in records(CosineRow, table.rows()) if r["bin"] == -1}
-    assert rows["wide"]["reason"] == "fewer than 5 clusters"
-    assert np.isnan(rows["wide"]["estimate"])
-    wide = CosineTable(RunKey.of(run), bins, [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")], [0.9], 4, 0)
+    bins, wide = Bins((1, 400)), [Case(Rule("fixed", 0.999999, 1e6), "wide", "given")]
+    few = load_run(simulate(rollouts=1, prompts=16, group=4))
+    row = overall(few, bins, wide, targets=[0.9])["wide"]
+    assert row["reason"] == "fewer than 5 clusters"
+    assert np.isnan(row["estimate"])
     more = load_run(simulate("more", rollouts=2))
-    for window in ScoredWindows(more, bins, 5):
-        wide.add(window)
-    overall = next(r for r in records(CosineRow, wide.rows()) if r["bin"] == -1 and r["rule"] == "wide")
-    assert overall["estimate"] == pytest.approx(1.0)
-    assert overall["ci_low"] == pytest.approx(1.0)
+    row = overall(few, bins, wide, [*ScoredWindows(few, bins, 5), *ScoredWindows(more, bins, 5)])["wide"]
+    assert (row["estimate"], row["ci_low"]) == (pytest.approx(1.0), pytest.approx(1.0))
 
 
 def test_one_prompt_keeps_all_that_is_kept(simulate):
@@ -216,9 +122,7 @@ def test_one_prompt_keeps_all_that_is_kept(simulate):
     kept = np.isin(rows.cluster, rows.cluster[0])  # every response of one prompt
     keeping = replace(rows, S=np.where(kept, 0.0, np.where(rows.A > 0, 1.0, -1.0)))
     window = replace(window, rows=keeping, _outcomes={})
-    table = CosineTable(RunKey.of(run), Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [], 1, 0)
-    table.add(window)
-    row = next(r for r in records(CosineRow, table.rows()) if r["bin"] == -1 and r["rule"] == "narrow")
+    row = overall(run, Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [window])["narrow"]
     g = c = cross = 0.0
     for update in range(window.updates):
         at = window.update == update
@@ -244,13 +148,10 @@ def test_cases_cover_bands_outsides_and_sources():
 def test_the_true_update_of_a_mismatch_has_both_weights_and_no_correction_has_weight_1(simulate):
     path = simulate(rollouts=1, engine=0.2, sigma=0.05, rule=Rule("none"))
     run = load_run(path, on="engine")
-    key, bins = RunKey.of(run), Bins((2, 301))
     mis = Case(Rule("fixed", 2 / 3, 2.0, outside="mask", on="engine"), "mis", "given")
     geo = Case(Rule("linear", 0.05, 0.05, outside="mask", weight="none", on="engine"), "geo-mask", "given")
-    table = CosineTable(key, bins, [mis, geo, Case(candidates("engine")[UNCORRECTED], UNCORRECTED, "given")], (), 1, 0)
-    for window in ScoredWindows(run, bins, 5):
-        table.add(window)
-    found = {row.case.band.rule: row.estimate.value for row in table.rows() if row.place.bin == -1}
+    uncut = Case(candidates("engine")[UNCORRECTED], UNCORRECTED, "given")
+    found = {name: row["estimate"] for name, row in overall(run, Bins((2, 301)), [mis, geo, uncut]).items()}
     log = pd.read_parquet(path / "gradlog").query("score_status == 'ok' and advantage != 0")
     psi = np.stack(log["score_unit"].to_list()).astype(float) * log["score_norm"].to_numpy()[:, None]
     S, E, L = (log[c].to_numpy() for c in ("log_ratio", "engine_log_ratio", "length"))

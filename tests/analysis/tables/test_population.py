@@ -1,6 +1,6 @@
 """Pairs of different prompts against double loops, exact policies and planted truths."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -8,9 +8,7 @@ from scipy import stats as sps
 
 from analysis.log.loading import load_run
 from analysis.log.rows import Rows
-from analysis.options import Options
 from analysis.rules.evaluate import Case
-from analysis.run import shared_bins
 from analysis.scores.products import UpdateGram
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
 from analysis.tables.columns import RunKey
@@ -20,11 +18,26 @@ from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
 from tests.analysis.rows import held, records
 
-NO_RUN = RunKey("", "", float("nan"))
+CUTS_1 = Case(Rule("fixed", 0.2, 0.2), "x", "given")
+"""With A = 1 it keeps S = 0 and cuts S = 1."""
 
 
-def rows_of(table):
-    return records(PopulationRow, table.rows())
+def rows_of(windows, case=CUTS_1, width=np.inf):
+    """The rows of the table over all lengths, by rule and quantity."""
+    table = PopulationTable(RunKey("", "", float("nan")), Bins((1, 400)), [case], width)
+    for window in windows:
+        table.add(window)
+    return {(row["rule"], row["quantity"]): row for row in records(PopulationRow, table.rows()) if row["bin"] == -1}
+
+
+def window(S, vectors, prompt, update=0):
+    """A window of one update, A = 1 and L = 1 in each row."""
+    n = len(S)
+    values = {field.name: np.full(n, np.nan) for field in fields(Rows)}
+    values |= {name: np.full(n, update) for name in ("rollout", "step")}
+    values |= {name: np.ones(n) for name in ("A", "length", "coordinate")}
+    rows = Rows(**values | {"S": S, "cluster": dense(prompt), "prompt": prompt})
+    return ScoredWindow(update, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int))
 
 
 def data(seed=0, n=24, width=5, number=3, prompts=6):
@@ -45,14 +58,13 @@ def gram_of(vectors, bins, cluster, number):
 def test_between_is_the_mean_over_pairs_of_different_prompts():
     vectors, bins, cluster, left, right = data()
     total, without = gram_of(vectors, bins, cluster, 3).between(left, right)
-    for k in range(4):
+    for k, r in np.ndindex(4, 2):
         at = np.flatnonzero(bins == k) if k < 3 else np.arange(24)
-        for r in range(2):
-            assert total[k, r] == pytest.approx(brute_between(vectors, cluster, left[:, r], right[:, 0], at))
-            for c in range(6):
-                rest = at[cluster[at] != c]
-                expected = brute_between(vectors, cluster, left[:, r], right[:, 0], rest)
-                assert without[c, k, r] == pytest.approx(expected, nan_ok=True)
+        assert total[k, r] == pytest.approx(brute_between(vectors, cluster, left[:, r], right[:, 0], at))
+        for c in range(6):
+            expected = brute_between(vectors, cluster, left[:, r], right[:, 0], at[cluster[at] != c])
+            assert without[c, k, r] == pytest.approx(expected, nan_ok=True)
+    assert np.isnan(gram_of(vectors, bins, 0 * cluster, 3).between(left, right)[0]).all()  # a lone prompt has no pair
 
 
 def test_variance_is_unbiased_for_the_update_of_independent_prompts():
@@ -70,82 +82,29 @@ def test_variance_is_unbiased_for_the_update_of_independent_prompts():
     assert abs(np.mean(found) - truth) < 4 * np.std(found) / np.sqrt(len(found))
 
 
-def test_a_lone_prompt_has_no_pair():
-    vectors, bins, _, left, right = data()
-    gram = UpdateGram(vectors @ vectors.T, bins, np.zeros(24, int), 3)
-    assert np.isnan(gram.between(left, right)[0]).all()
-
-
-def make_rows(n, S, A, length, prompt, reward, step=0):
-    nan = np.full(n, np.nan)
-    cluster = dense(prompt)
-    return Rows(
-        rollout=np.zeros(n, int),
-        step=np.full(n, step),
-        used=np.zeros(n, int),
-        updates=np.ones(n, int),
-        length=length.astype(float),
-        S=S,
-        A=A,
-        cluster=cluster,
-        prompt=prompt,
-        reward=reward,
-        k3_sum=nan,
-        k2_sum=nan,
-        k2_max=nan,
-        k3_max=nan,
-        k3=nan,
-        sigma2=nan,
-        k3_lagged=nan,
-        sigma2_lagged=nan,
-        lo=nan,
-        hi=nan,
-        drift=np.zeros(n),
-        side=np.zeros(n, int),
-        multiplier=np.ones(n),
-        weight=np.exp(S),
-        band_accept=np.ones(n, bool),
-        response=np.arange(n),
-        coordinate=length.astype(float),
-        trend=np.log2(length),
-    )
-
-
 def test_population_cosine_is_not_flattered_and_its_interval_covers():
     """Mostly noise: the same-batch cosine is far above the population's, the pair estimate is not."""
-    rng = np.random.default_rng(5)
-    width, prompts, group, updates = 10, 64, 2, 10
-    n = prompts * group
+    rng, width, prompts, updates, runs = np.random.default_rng(5), 10, 64, 10, 120
     kept, cut = np.zeros(width), np.zeros(width)
     kept[:2], cut[:2] = (1.0, 0.25), (0.0, 1.0)
-
-    def one_run():
-        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
-        flattered = []
+    rows, flattered = [], []
+    for _ in range(runs):
+        windows = []
         for u in range(updates):
-            S = np.where(rng.random(n) < 0.3, 1.0, 0.0)  # cut where A > 0
-            A = np.ones(n)
-            vectors = np.where(S[:, None] > 0, cut, kept) + 1.5 * rng.normal(size=(n, width))
-            prompt = np.repeat(np.arange(prompts), group)
-            rows = make_rows(n, S, A, np.ones(n), prompt, A, step=u)
-            window = ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int))
-            table.add(window)
-            w, c = np.exp(S), np.where(S > 0, 0.0, 1.0)
-            a, b = c @ vectors, w @ vectors
+            S = (rng.random(2 * prompts) < 0.3).astype(float)
+            vectors = np.where(S[:, None] > 0, cut, kept) + 1.5 * rng.normal(size=(len(S), width))
+            windows.append(window(S, vectors, np.repeat(np.arange(prompts), 2), u))
+            a, b = (S == 0) @ vectors, np.exp(S) @ vectors
             flattered.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-        row = next(r for r in rows_of(table) if r["rule"] == "x" and r["quantity"] == "cosine" and r["bin"] == -1)
-        return row, np.mean(flattered)
-
+        rows.append(rows_of(windows)["x", "cosine"])
     clip = 0.7 * kept
     true = clip + 0.3 * np.e * cut
     truth = clip @ true / np.linalg.norm(clip) / np.linalg.norm(true)
-    found = [one_run() for _ in range(120)]
-    rows = [row for row, _ in found]
     hits = np.mean([r["ci_low"] <= truth <= r["ci_high"] for r in rows])
-    assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 120)
+    assert hits > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs)
     estimates = np.array([r["estimate"] for r in rows])
-    assert abs(estimates.mean() - truth) < 4 * estimates.std() / np.sqrt(120) + 0.002
-    assert abs(np.mean([same for _, same in found]) - truth) > 0.05  # the control: same batch is biased here
+    assert abs(estimates.mean() - truth) < 4 * estimates.std() / np.sqrt(runs) + 0.002
+    assert abs(np.mean(flattered) - truth) > 0.05  # the control: same batch is biased here
 
 
 KEPT = np.array([1.0, 0.25, 0, 0])
@@ -181,23 +140,12 @@ class Made:
         return {name: value / unclipped for name, value in found.items()}
 
     def windows(self, rng):
-        n = PROMPTS * GROUP
         prompt = np.repeat(np.arange(PROMPTS), GROUP)
         for u in range(UPDATES):
-            S = (rng.random(n) < rng.choice(OFTEN, PROMPTS)[prompt]).astype(float)
-            vectors = np.where(S[:, None] > 0, np.array(self.cut), KEPT) + self.noise * rng.normal(size=(n, len(KEPT)))
-            vectors += self.effect * rng.normal(size=(PROMPTS, len(KEPT)))[prompt]
-            rows = make_rows(n, S, np.ones(n), np.ones(n), prompt, np.ones(n), step=u)
-            rows = replace(rows, rollout=np.full(n, u))
-            yield ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int))
-
-
-def direction_rows(windows):
-    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
-    for window in windows:
-        table.add(window)
-    found = [r for r in rows_of(table) if r["rule"] == "x" and r["bin"] == -1]
-    return {r["quantity"]: (r["estimate"], r["ci_low"], r["ci_high"]) for r in found if "direction" in r["quantity"]}
+            S = (rng.random(len(prompt)) < rng.choice(OFTEN, PROMPTS)[prompt]).astype(float)
+            noise = self.noise * rng.normal(size=(len(prompt), len(KEPT)))
+            vectors = np.where(S[:, None] > 0, np.array(self.cut), KEPT) + noise
+            yield window(S, vectors + self.effect * rng.normal(size=(PROMPTS, len(KEPT)))[prompt], prompt, u)
 
 
 def fixed_scale(accepted, whole, cluster):
@@ -214,9 +162,10 @@ def test_errors_of_the_direction_have_intervals_of_the_right_width(monkeypatch, 
     drawn = [list(made.windows(rng)) for _ in range(runs)]
 
     def study():
-        found = [direction_rows(windows) for windows in drawn]
+        found = [rows_of(windows) for windows in drawn]
         for name, value in made.truth().items():
-            estimate, low, high = np.array([f[name] for f in found]).T
+            rows = (f["x", name] for f in found)
+            estimate, low, high = np.array([[r[c] for c in ("estimate", "ci_low", "ci_high")] for r in rows]).T
             # half-width of the interval over that of the estimates' true spread
             width = np.mean(high - low) / 2 / (1.98 * estimate.std())
             yield name, np.mean((low <= value) & (value <= high)), width, estimate - value
@@ -232,59 +181,39 @@ def test_errors_of_the_direction_have_intervals_of_the_right_width(monkeypatch, 
 
 
 def test_an_update_of_which_nothing_is_left_has_no_direction():
-    n = 24
     rng = np.random.default_rng(0)
-    table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")])
-    for u, cut in enumerate((0.2, 1.1)):
-        S = (rng.random(n) < cut).astype(float)
-        rows = make_rows(n, S, np.ones(n), np.ones(n), np.arange(n) // 2, np.ones(n), step=u)
-        vectors = 1 + 0.1 * rng.normal(size=(n, 3))
-        table.add(ScoredWindow(u, "first", rows, held(vectors), np.zeros(n, int), np.zeros(n, int)))
-    found = {r["quantity"]: r for r in rows_of(table) if r["rule"] == "x"}
-    assert np.isnan(found["mse_direction"]["estimate"])
-    assert "nothing is accepted in 1 of 2 updates" in found["mse_direction"]["reason"]
-    assert np.isfinite(found["mse"]["estimate"])
+    windows = [
+        window((rng.random(24) < cut).astype(float), 1 + 0.1 * rng.normal(size=(24, 3)), np.arange(24) // 2, u)
+        for u, cut in enumerate((0.2, 1.1))
+    ]
+    found = rows_of(windows)
+    assert np.isnan(found["x", "mse_direction"]["estimate"])
+    assert "nothing is accepted in 1 of 2 updates" in found["x", "mse_direction"]["reason"]
+    assert np.isfinite(found["x", "mse"]["estimate"])
 
 
 def test_the_sketch_is_in_the_interval_of_the_bias():
     windows = list(Made().windows(np.random.default_rng(3)))
-    half = {}
-    for width in (50.0, np.inf):
-        table = PopulationTable(NO_RUN, Bins((1, 10)), [Case(Rule("fixed", 0.2, 0.2), "x", "given")], width)
-        for window in windows:
-            table.add(window)
-        row = next(r for r in rows_of(table) if (r["rule"], r["quantity"], r["bin"]) == ("x", "bias2", -1))
-        half[width] = (row["ci_high"] - row["estimate"], row["estimate"])
+    sketched, exact = (rows_of(windows, width=width)["x", "bias2"] for width in (50.0, np.inf))
     quantile = sps.t.ppf(0.975, UPDATES * PROMPTS - UPDATES)
-    expected = np.hypot(half[np.inf][0] / quantile, half[np.inf][1] * np.sqrt(2 / 50 / UPDATES))
-    assert half[50.0][0] == pytest.approx(quantile * expected)
+    half = np.hypot((exact["ci_high"] - exact["estimate"]) / quantile, exact["estimate"] * np.sqrt(2 / 50 / UPDATES))
+    assert sketched["ci_high"] - sketched["estimate"] == pytest.approx(quantile * half)
 
 
-def test_too_little_data_is_said_and_not_a_number(fspo_run):
-    run = load_run(fspo_run)
-    bins = shared_bins([run], Options(bins=2))
-    rng = np.random.default_rng(0)
-    table = PopulationTable(RunKey.of(run), bins, [])
-    n = 16
-    rows = make_rows(n, np.zeros(n), np.ones(n), np.full(n, 20.0), np.arange(n) // 2, np.ones(n))
-    table.add(ScoredWindow(0, "first", rows, held(rng.normal(size=(n, 50))), np.zeros(n, int), np.zeros(n, int)))
-    cosine = [r for r in rows_of(table) if r["quantity"] == "cosine" and r["bin"] == -1]
-    assert cosine
-    assert all(np.isnan(r["estimate"]) and "squared norm" in r["reason"] for r in cosine)
+def test_too_little_data_is_said_and_not_a_number():
+    vectors = np.random.default_rng(0).normal(size=(16, 50))
+    found = rows_of([window(np.zeros(16), vectors, np.arange(16) // 2)])["none", "cosine"]
+    assert np.isnan(found["estimate"])
+    assert "squared norm" in found["reason"]
 
 
 def test_unclipped_update_is_the_yardstick(fspo_run):
-    run = load_run(fspo_run)
-    bins = shared_bins([run], Options(bins=4))
-    table = PopulationTable(RunKey.of(run), bins, [Case(Rule("sqrt", 0.05, 0.05), "x", "given")])
-    for window in ScoredWindows(run, bins, 5):
-        table.add(window)
-    rows = {(r["rule"], r["quantity"], r["bin"]): r for r in rows_of(table)}
-    assert rows["none", "mse", -1]["estimate"] == pytest.approx(1.0)
-    assert rows["none", "bias2", -1]["estimate"] == pytest.approx(0.0, abs=1e-9)
+    scored = ScoredWindows(load_run(fspo_run), Bins((1, 400)), 5)
+    rows = rows_of(scored, Case(Rule("sqrt", 0.05, 0.05), "x", "given"))
+    assert rows["none", "mse"]["estimate"] == pytest.approx(1.0)
+    assert rows["none", "bias2"]["estimate"] == pytest.approx(0.0, abs=1e-9)
     for quantity in ERRORS:
-        row = rows["x", quantity, -1]
+        row = rows["x", quantity]
         assert row["ci_low"] <= row["estimate"] <= row["ci_high"]
-    assert rows["x", "mse", -1]["estimate"] == pytest.approx(
-        rows["x", "bias2", -1]["estimate"] + rows["x", "variance", -1]["estimate"]
-    )
+    parts = rows["x", "bias2"]["estimate"] + rows["x", "variance"]["estimate"]
+    assert rows["x", "mse"]["estimate"] == pytest.approx(parts)
