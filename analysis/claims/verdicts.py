@@ -2,7 +2,8 @@
 
 A hypothesis is tested on each task by Student's t over seeds. A claim is supported if each of its hypotheses is shown
 on each task, and refuted if the opposite of one of them is shown. Holm's correction over all claims keeps the
-probability of any wrong verdict of either kind at most `ALPHA`; a claim that is neither supported nor refuted is open.
+probability of any wrong support at most `ALPHA`, and that of any wrong refutation too; a claim that is neither
+supported nor refuted is open.
 """
 
 from __future__ import annotations
