@@ -65,10 +65,6 @@ def test_factors_by_hand(name, e, f, A):
     assert float(r.weight) == pytest.approx(E(0.2))  # the clip rule's columns do not hold the factor
 
 
-def test_every_correction_is_worked_by_hand():
-    assert {name for name, *_ in HAND} == set(CORRECTIONS)
-
-
 def test_records_of_the_mismatch_by_hand():
     e, d, s = [[0.1, -0.3]], 0.02, [[0.05, 0.05]]
     _, _, r = run(NONE, s, [1.0], mismatch=mismatch(e, d), correction=CORRECTIONS["mis"])
@@ -99,11 +95,6 @@ def test_records_of_the_mismatch_by_hand():
         assert float(getattr(r, name)) == pytest.approx(value, rel=1e-12), name
     stats = [ratio_stats(vars(r), on) for on in ("update", "engine", "behaviour")]
     assert [found.sum_sq for found in stats] == pytest.approx([0.005, 0.1, 0.0928])
-
-
-def test_without_the_sampler_no_column_of_the_mismatch_is_there():
-    _, _, records = run(NONE, [[0.05]], [1.0])
-    assert not [name for name in records.to_numpy() if name.startswith(("engine", "behaviour", "total", "correction"))]
 
 
 def by_hand(rule, e, mask, m):

@@ -80,10 +80,6 @@ def test_sums_of_two_parts_are_those_of_the_whole():
     assert astuple(DriftStats.of(*rows)) == pytest.approx((0.3, 0.7, 7.0))
 
 
-def test_every_preset_has_a_hand_worked_edge():
-    assert {name for name, *_ in EDGES} == set(RULES)
-
-
 def test_asymmetric_edges():
     lo, hi = Rule("sqrt", 0.01, 0.05).band(np.array([4.0]))
     assert (lo[0], hi[0]) == pytest.approx((-0.02, 0.10))
@@ -162,12 +158,6 @@ def test_exponent_cap_and_extremes():
     assert applied.multiplier[0] * applied.weight[0] == pytest.approx(applied.clipped_weight[0])
 
 
-def test_cap_excess_looks_at_the_upper_edge_alone():
-    S, n, A = np.array([0.12, -0.12, 0.03]), np.array([4, 4, 4]), np.array([-1.0, -1.0, 1.0])
-    excess = standardized_excess(Rule("sqrt", 0.03, 0.03, outside="cap"), S, n, A, rate="update")
-    np.testing.assert_allclose(excess, [2.0, -2.0, 0.5])
-
-
 def test_nan_is_passed_through_never_cut():
     applied = preset("fspo").rule.apply(np.array([np.nan]), np.array([4]), np.array([1.0]))
     assert applied.side[0] == 0
@@ -215,24 +205,6 @@ def _rows(seed, size=200):
     rng = np.random.default_rng(seed)
     n = rng.integers(1, 500, size).astype(float)
     return rng.normal(0, 0.05, size) * np.sqrt(n), n, rng.choice([-1.0, 0.0, 1.0], size, p=[0.4, 0.2, 0.4])
-
-
-@settings(max_examples=60)
-@given(rule=rules_with_a_band, seed=st.integers(0, 10**6), target=st.floats(0.6, 0.99))
-def test_calibrate_meets_the_target(rule, seed, target):
-    S, n, A = _rows(seed)
-    m = rule.centre(STATS_SMALL)
-    for rate in ("band", "update"):
-        count = S.size if rate == "band" else int((A != 0).sum())
-        try:
-            found = calibrate(rule, S, n, A, target, m, rate)
-        except UserError:  # one active side only: even a band of no width accepts more
-            assert rate == "update"
-            assert scaled(rule, 1e-9).acceptance(S, n, A, m, rate) > target - 1 / count
-            continue
-        assert abs(found.acceptance(S, n, A, m, rate) - target) <= 0.5 / count + 1e-12
-        ratio = np.array(found.half_widths(n)) / np.array(rule.half_widths(n))
-        np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-6)  # shape and asymmetry are kept, in log space
 
 
 STATS_SMALL = DriftStats(k3_sum=1.25e-3, sum_sq=2.5e-3, num_tokens=1.0)

@@ -11,10 +11,10 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.train.checkpoint import list_checkpoints
 from fspo.train.folder_owner import mark
 
-# A lagged drift and a correction: more state to get wrong.
+# A lagged drift, a range that learns and a correction: more state to get wrong.
 ARGUMENTS = [
     *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
-    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged"),
+    *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--rule.adapt", "range", "--rule.target", "0.8"),
     *("--correction.preset", "engine-sqrt", "--log.tokens", "true"),
 ]
 
