@@ -77,7 +77,7 @@ class Page:
             if self.other_numbers:
                 words = re.sub(r"\d+((\\\.|,)\d+)*", r"[\\d.,]+", re.sub(r"(\\ )+", r" +", words))
             found += r"(.*\n)*" if line == "..." else words + r" *\n"
-        assert re.fullmatch(found, self.printed.strip() + "\n"), f"shown:\n{shown}\nprinted:\n{self.printed}"
+        assert re.fullmatch(found or r"\n", self.printed.strip() + "\n"), f"shown:\n{shown}\nprinted:\n{self.printed}"
 
     def text(self, example: Example) -> None:
         self.compare(example.parsed)

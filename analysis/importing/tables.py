@@ -134,6 +134,8 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -145,7 +147,7 @@ def _parquet(path: Path, rows: int) -> Iterator[Part]:
 
 def _csv_options(path: Path) -> dict[str, Any]:
     """Return how a CSV file is read: its first line tells what separates columns, a comma, a semicolon or a tab."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with path.open(encoding="utf-8-sig") as file:
         between = max(",;\t", key=file.readline().count)
     return {
         "read_options": pacsv.ReadOptions(use_threads=False),  # threads would not name the row of an error

@@ -105,7 +105,7 @@ def write_report(
     page = environment.get_template("report.html.j2").render(
         beginning=BEGINNING,
         title=title,
-        sentences=told,
+        sentences=[line.replace(" %", "\u00a0%") for line in told],
         claims=[dict(claim) | {"decides": decision(claim, parts)} for claim in claims],
         sections=sections,
         provenance=[(name, plain(value)) for name, value in said.items()],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -60,13 +61,19 @@ def test_ctrl_c_ends_it_with_what_was_seen(tmp_path):
             time.sleep(0.1)
         _thread.interrupt_main()
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where tests run in the background
     threading.Thread(target=stop).start()
-    assert follower.until("critical").findings == []
+    try:
+        assert follower.until("critical").findings == []
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_before_the_first_rollout_is_one_line(tmp_path):
     command = [sys.executable, "-m", "analysis", "doctor", str(tmp_path / "run"), "--follow"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    given: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True}
+    given["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # as above
+    with subprocess.Popen(command, **given) as process:
         assert process.stderr is not None
         assert "has no gradient log yet: waiting" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
