@@ -271,7 +271,7 @@ def weight_left(rows: Rows, rule: Rule | None) -> Shares:
 
 
 def correction(shares: Shares, rule: Rule | None) -> Answer:
-    """Check whether the correction leaves some lengths little of their weight, by the shares of `weight_left`."""
+    """Check whether the correction leaves some octave of lengths less than a third of their weight (`weight_left`)."""
     name = "correction"
     if rule is None:
         return not_checked(name, "the log's header names no correction")

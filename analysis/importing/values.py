@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
 """Pattern of a number as numpy writes it in a text: ``np.float64(-0.25)``."""
 WORDS = {"None": "nan", "null": "nan", "True": "1", "true": "1", "False": "0", "false": "0"}
-"""Words in the text of a list that stand for numbers."""
+"""Words that a list written as text may hold in place of numbers, and the number that each stands for."""
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ class Tally:
 
     @staticmethod
     def _update(i: int, case: Case, value: Floats, edges: Edges, sums: Sums, part: Part) -> None:
-        """Add a block's rows with A != 0, whose band is on ``value``, to the sums of update and weight acceptance."""
+        """Add a block's rows with A != 0 to the sums of update and weight acceptance; the band bounds ``value``."""
         clip, kind = case.rule.clip, case.rule.weight
         side = np.asarray(clip.side(value, part.A, edges))
         cut = np.flatnonzero(side)

@@ -129,7 +129,7 @@ class PopulationTable:
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
     def take_cases(self, cases: list[Case]) -> None:
-        """Take the same rules for the blocks of another run: there a band that follows a target has other ranges."""
+        """Evaluate the same rules on the blocks added next, with ranges that another run's target gives them."""
         uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
         unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]

@@ -51,7 +51,7 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 def after_prefix(
     rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False, all_of_p: bool = False
 ) -> Test:
-    """Q is the distribution that draws, with temperature, top-p and top-k, P the policy. Also -KL <= log k."""
+    """Compare the means of P/Q and of log(P/Q) after each prefix with mass and KL: Q draws, P is the policy."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)

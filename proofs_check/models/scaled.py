@@ -93,7 +93,7 @@ class AutoregressiveTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class ScaledGamma(ScaleFamily):
-    """S = mu L + sigma sqrt(L) Z with one standardised gamma distribution for Z at every L: skew 2/sqrt(shape).
+    """S = mu L + sigma sqrt(L) Z, where Z has the same standardised gamma distribution at every L, skew 2/sqrt(shape).
 
     The distribution of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian.
     A negative ``sign`` gives the left-skewed mirror image.

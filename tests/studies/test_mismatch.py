@@ -1,4 +1,4 @@
-"""The study of the mismatch: which rollouts are read, and what is measured."""
+"""Test which rollouts the study of the mismatch reads, and what it measures."""
 
 from __future__ import annotations
 

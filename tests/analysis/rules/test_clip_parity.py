@@ -30,7 +30,7 @@ CAP = 20.0
 
 
 def made(shape, drift, source, weight, adapt, dual, outside):
-    """The rule of a combination, named without what happens outside its band; None where there is no such rule."""
+    """Return the rule with these options, or None if Rule refuses them; its name leaves ``outside`` out."""
     options = {"gamma": 0.7} if shape == "power" else {}
     options |= {"target": 0.8} if adapt != "none" else {}
     options |= {"name": "-".join(map(str, (shape, drift, source, weight, adapt, dual)))}

@@ -1,4 +1,4 @@
-"""The configuration: the command line wins over the file; wrong names and values are refused with their fix."""
+"""Options on the command line win over the configuration file; wrong names and values are refused with their fix."""
 
 from dataclasses import fields, replace
 from pathlib import Path

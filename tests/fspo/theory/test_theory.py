@@ -177,7 +177,7 @@ def test_a_rule_that_accepts_nothing_is_named_among_several():
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
 def test_a_stratum_with_rate_0_adds_its_clipped_gradient_alone(left):
-    # a_bar = 1/2, so e_in = 1/2 (left, 0) / (1/2)
+    # Stratum 2 has share 1/2, rate 0 and clipped gradient (left, 0); a_bar = 1/2, so e_in = 1/2 (left, 0) / a_bar
     found = cosine_lemma([0.5, 0.5], [1.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [left, 0.0]])
     np.testing.assert_array_equal(found.e_in, [left, 0.0])
     assert found.eta == pytest.approx(left / math.sqrt(0.5))
