@@ -124,7 +124,7 @@ class Line:
     @property
     def each_root(self) -> float:
         """The standard deviation of x for each root token: that of x over the root of the mean length, in nats."""
-        return self.deviation / math.sqrt(max(float(self.L.mean()), 1.0))
+        return self.deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
 
     def growth(self) -> tuple[float, float, float]:
         """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and its 95 %

@@ -97,7 +97,9 @@ def test_a_mismatch_that_rises_over_the_run_is_a_warning(rises, from_on):
 def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     L = np.full(100, 50.0)
     placed = Noticed(count=5, responses=5, largest=-9999.0, row={"row": 17})
-    found = engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="placeholder", placeholder=placed))["mismatch"]
+    digest = TokenDigest(cause="placeholder", placeholder=placed)
+    assert "spread 0 nats" in said(engine(np.nan * L, L, np.nan * L, tokens=digest))  # no number is left
+    found = engine(-0.1 * L, L, 0 * L, tokens=digest)["mismatch"]
     assert (
         "a placeholder stands for them (placeholder: 5 tokens of 5 responses, largest -1e+04 at row 17)"
         in found.summary
