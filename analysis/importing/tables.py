@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -160,7 +161,15 @@ def _open_csv(path: Path) -> pacsv.CSVStreamingReader:
 
 
 def _csv(path: Path) -> Iterator[Part]:
-    yield from pacsv.read_csv(path, **_csv_options(path)).combine_chunks().to_batches()
+    table = pacsv.read_csv(path, **(options := _csv_options(path)))
+    for i, name in enumerate(table.column_names):
+        column = table.column(i)
+        if pa.types.is_floating(column.type) and np.any(np.abs(column.to_numpy()) >= 2**53):
+            text = pacsv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
+            texts = pacsv.read_csv(path, **options, convert_options=text).column(0)
+            if all(value.isdecimal() for value in texts.to_pylist() if value):
+                table = table.set_column(i, name, texts)  # ids of 64 bits, which a float would merge
+    yield from table.combine_chunks().to_batches()
 
 
 def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Part]:

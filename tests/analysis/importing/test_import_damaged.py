@@ -44,7 +44,7 @@ def test_tables_that_contradict_themselves(tmp_path, columns, message):
         ("t.jsonl.gz", b"no gzip", "cannot be read"),
         ("t.csv", b"", "Empty CSV file"),
         ("t.csv", b"prompt,advantage\na\nb\n", "Expected 2 columns, got 1"),
-        ("t.csv", b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "codec can't decode"),
+        ("t.csv", b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "it is not text in UTF-8"),
         ("t.csv", b"prompt,advantage\n", "neither a response nor a scalar"),
         ("t.txt", b"hello", "neither trainer_state"),
         ("t.jsonl", b"\xff\xfe\x00bad", "cannot be read"),

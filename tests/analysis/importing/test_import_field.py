@@ -344,7 +344,7 @@ def test_log_probs_slightly_above_0_are_held_and_others_refused(tmp_path):
 BIG = [2**63 + 1, 2**63 + 2, 2**63 + 3]
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.jsonl"])
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
 @pytest.mark.parametrize("ids", [BIG, [2**62 + 1, 2**62 + 2, 2**62 + 3], [*BIG[:2], 7]])
 def test_ids_of_64_bits_stay_apart_and_are_the_same_in_every_format(tmp_path, name, ids):
     table = {"prompt_id": np.array(ids, np.uint64), "length": [3, 4, 5], "log_ratio": [0.1, 0.2, 0.3]}
