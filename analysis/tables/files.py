@@ -130,6 +130,8 @@ def read_summary(folder: Path, fix: str) -> dict[str, Any]:
             raise ValueError("it is no summary of an analysis")
         return summary
     except (OSError, ValueError, AttributeError) as error:
+        # `check_folder` takes a damaged file for another program's, which is not overwritten.
+        fix = fix if isinstance(error, OSError) else f"move it away, then {fix}"
         raise UserError(f"{file} cannot be read: {fix} ({getattr(error, 'strerror', None) or error})") from error
 
 
