@@ -9,7 +9,7 @@ from scipy.stats import t as student
 from analysis.doctor.doctor import Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.findings import Severity
-from analysis.doctor.first_epoch import LEVEL, TESTS, FirstEpoch
+from analysis.doctor.first_epoch import LEVEL, TESTS, FirstEpoch, _beyond_mates
 from analysis.doctor.line import Line
 from analysis.log.copies import find_copies
 from analysis.stats.anytime import AnytimeMean, stakes
@@ -432,6 +432,16 @@ def test_weights_may_rise_with_the_length_where_responses_get_longer(growing):
     S = 0.1 * rng.standard_normal(n) - 0.005 + np.log1p(0.2 * apart)
     laws = FirstEpoch(rows_of(n, length=np.round(np.exp(center + apart)), log_ratio=S), np.ones(n, bool))
     assert ("weight_by_length" in [answer.id for answer in laws.answers() if answer.found]) != growing
+
+
+def test_the_shift_of_a_prompt_that_comes_again_is_for_each_rollout():
+    """From rollout 0 to 2 one prompt's responses get four times as long and the other's stay: log 4 / 2 and 0."""
+    rows = rows_of(6, length=np.array([10, 20, 20, 40, 20, 20.0]), rollout=np.repeat([0, 2], 3))
+    rows.columns["prompt_id"] = np.array([0, 1, 1, 0, 1, 1])
+    apart, again, shift = _beyond_mates(rows)
+    assert again
+    assert shift == pytest.approx(np.log(4) / 4)
+    np.testing.assert_array_equal(apart, [np.nan, 0, 0, np.nan, 0, 0])
 
 
 @pytest.mark.parametrize("own", [True, False])

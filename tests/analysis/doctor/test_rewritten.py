@@ -38,4 +38,6 @@ def test_s_must_spread_as_its_tokens_do(factor, found):
     laws = FirstEpoch(rows_of(4000, **columns), np.ones(4000, bool))
     (answer,) = [a for a in laws.answers() if a.id == "spread_of_s"]
     assert answer.evidence[0].value == pytest.approx(factor**2 / 0.625, rel=1e-6)
+    error = factor**2 * 0.6 * np.sqrt(4000) / 2500  # residuals of .6 and -.6, over a sum of the least values of 2500
+    assert answer.evidence[0].low == pytest.approx(factor**2 / 0.625 - 2 * error, rel=1e-6)
     assert answer.found == found
