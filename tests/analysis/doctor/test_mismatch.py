@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from analysis.doctor.findings import Severity
-from analysis.doctor.mismatch import Mismatch, staleness
+from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
 from analysis.importing.digest import Noticed, TokenDigest
+from fspo.rules import CORRECTIONS
 from tests.analysis.doctor.made import rows_of
 
 
@@ -43,6 +44,7 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
     assert found.since is None
     growth = next(e for e in found.evidence if e.name.startswith("exponent"))
     assert growth.low < 0.5 < growth.high
+    assert growth.value == pytest.approx((growth.low + growth.high) / 2)
     assert "another temperature" in said(engine(noise + 0.02 * L, L, k3))
     assert "a token less" in said(engine(noise / 5 - 0.4, L, k3 / 25, same=True))
     assert "top-p" in said(engine(-0.02 * L * rng.uniform(0.5, 1.5, n), L, 0 * L))
@@ -107,6 +109,15 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     assert "top-p" not in found.summary
     only_sums = engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="nucleus", sampler=False))["mismatch"]
     assert "nucleus" not in only_sums.summary
+
+
+def test_a_correction_that_leaves_some_length_little_of_its_weight_is_named():
+    L, mis = np.repeat([16.0, 1024.0], 100), CORRECTIONS["mis"]
+    rows = rows_of(200, length=L, behaviour_log_ratio=0 * L, correction_weight=np.where(L < 20, 1.0, 0.1))
+    left = weight_left(rows, mis)
+    assert left == pytest.approx({16: 1.0, 1024: 0.1})
+    assert "responses of 1024 to 2047 tokens 10%" in correction(left, mis).summary
+    assert not correction({16: 0.5, 1024: 0.4}, mis).found
 
 
 def test_an_s_of_0_that_hides_older_versions_is_told():
