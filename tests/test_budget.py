@@ -24,24 +24,24 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_985,
+    "fspo": 16_982,
     "analysis": 8_055,
     "analysis/claims": 550,
-    "analysis/doctor": 3_995,
-    "analysis/importing": 1_960,
-    "figures": 2_920,
-    "figures/page": 465,
-    "proofs_check": 5_005,
-    "studies": 1_500,
+    "analysis/doctor": 3_972,
+    "analysis/importing": 1_938,
+    "figures": 2_918,
+    "figures/page": 464,
+    "proofs_check": 5_001,
+    "studies": 1_498,
     "benchmarks": 1_000,
-    "docs": 205,
-    "examples": 205,
-    "paper_repro.py": 180,
+    "docs": 203,
+    "examples": 203,
+    "paper_repro.py": 179,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 43_005, 26_190
+PYTHON_LINES, TEST_LINES = 42_963, 26_189
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""

@@ -27,7 +27,7 @@ from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.scalars import ON_SCALARS
 from analysis.doctor.selection import by_rewards
 from analysis.doctor.tokens import TokenSums
-from analysis.importing.digest import digest_of
+from analysis.importing.watch import digest_of
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError

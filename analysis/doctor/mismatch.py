@@ -13,7 +13,7 @@ from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, n
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.line import FLOAT32, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
-from analysis.importing.digest import Noticed, TokenDigest
+from analysis.importing.watch import CAUSES, Noticed, TokenDigest
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import CORRECTIONS, Rule, TokenMeans, exponent, importance_weight
@@ -49,27 +49,6 @@ RIVALS = {
     "the sqrt mask (engine-sqrt)": CORRECTIONS["engine-sqrt"],
 }
 """Corrections on responses that are compared on every mismatch: what each masks, and what it leaves, by length."""
-BY_TOKENS = {
-    "placeholder": ("log-probs are missing and a placeholder stands for them", "leave these tokens out (mask them)"),
-    "mask": ("a mask is missing: the sampler's log-probs are 0 in runs of tokens that it did not draw", "mask them"),
-    "shift": ("the two columns of log-probs are shifted by a token", "shift one of them by a token"),
-    "weights": (
-        "tokens that the sampler was sure of are unlikely to the trainer, as no rounding makes them: the sampler had "
-        "other weights or another input",
-        "compare weights, prompt and template of sampler and trainer, and mask these responses",
-    ),
-    "temperature": (
-        "the sampler's log-probs belong to another temperature than the trainer's",
-        "divide the trainer's logits by the sampling temperature, and let the sampler return processed log-probs",
-    ),
-    "nucleus": (
-        "the sampler's log-probs are normalised over a nucleus (top-p or top-k): they lie above the trainer's at "
-        "nearly all uncertain tokens",
-        "set top_p 1 and no top_k, or renormalise the trainer's log-probs over the same tokens",
-    ),
-}
-"""For each cause that an import names from the tokens (`analysis.importing.digest.TokenDigest.cause`): what it is, and
-how it is fixed."""
 Shares = dict[int, float]
 """Share of a weight by the least length of an octave of lengths, tokens."""
 
@@ -137,7 +116,7 @@ class Mismatch:
             Share of the weight that the run's correction leaves, by the least length of an octave.
         """
         name, line = "mismatch", self.line
-        cause = BY_TOKENS.get(tokens.cause) if tokens is not None and tokens.sampler else None
+        cause = CAUSES.get(tokens.cause) if tokens is not None and tokens.sampler else None
         if line.n < MIN_ROWS and cause is None:
             return not_checked(name, "the log holds neither engine_log_ratio nor behaviour_log_ratio")
         x = "E" if self.of_E else "D + E"

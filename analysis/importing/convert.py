@@ -22,7 +22,7 @@ from analysis.importing.names import (
 )
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints
-from analysis.importing.watch import Watch, at, notice
+from analysis.importing.watch import Watch, at
 from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
@@ -290,7 +290,7 @@ class Converter:
         if not len(above):
             return values
         largest, share = values[above].max(), len(above) / len(values)
-        notice(self.watch.digest.above_zero, values[above], row[above], columns.ids)
+        self.watch.digest.above_zero.add(values[above], row[above], columns.ids)
         if largest > SLIGHT or (len(above) >= 10 and share > MANY):
             where = at(columns.ids(int(row[above][np.argmax(values[above])])))
             raise UserError(

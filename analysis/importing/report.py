@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from analysis.importing.digest import DIGEST, TokenDigest
+from analysis.importing.watch import DIGEST, TokenDigest
 from fspo.base.command_line import next_step
 
 

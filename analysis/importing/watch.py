@@ -1,32 +1,130 @@
-"""Look at a table's tokens in the pass that sums them: what stands in the `TokenDigest` and in an import's notes."""
+"""Look at a table's tokens in the pass that sums them: what an import notices is told at once (`Watch.notes`) and kept
+for the doctor in import.json (`TokenDigest`).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import numpy as np
 
-from analysis.importing.digest import Noticed, TokenDigest
 from analysis.importing.values import Floats, Ints
+from fspo.gradlog.run_folder import IMPORT
 
+DIGEST = "tokens"
+"""Key of import.json under which the `TokenDigest` stands, as plain values; the key is absent without token lists."""
 Ids = dict[str, int | float | str]
+"""The number of a row in its table, from 1, and its ids in the table's own names: {"row": 20, "idx": 19, "step": 7}."""
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
 SCALED = 0.03
 """Logarithm of a temperature's ratio from which on it is named, if it is twice what noise leaves unexplained."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
+CAUSES = {
+    "temperature": (
+        "the sampler's log-probabilities belong to another temperature than the trainer's",
+        "take both at the temperature of sampling: divide the trainer's logits by it, and let the sampler return "
+        "processed log-probabilities",
+    ),
+    "shift": ("the two columns of log-probabilities are misaligned by one token", "shift one of them by a token"),
+    "weights": (
+        "tokens that the sampler was sure of are unlikely to the trainer, as no rounding makes them: the sampler had "
+        "other weights or another input",
+        "compare weights, prompt and template of sampler and trainer, and mask these responses",
+    ),
+    "nucleus": (
+        "the sampler's log-probabilities are normalised over a nucleus (top-p or top-k): they lie above the trainer's "
+        "at nearly all uncertain tokens",
+        "set top_p 1 and no top_k, or renormalise the trainer's log-probabilities over the same tokens",
+    ),
+    "placeholder": (
+        "log-probabilities are missing and a placeholder stands for them",
+        "they are left out; mask them (fspo import --columns mask=COLUMN)",
+    ),
+    "mask": (
+        "a mask is missing: the sampler's log-probabilities are 0 in runs of tokens that it did not draw",
+        "they are left out; mask them (fspo import --columns mask=COLUMN)",
+    ),
+}
+"""For each cause that the tokens may show, in the order in which it is looked for: what it is, and how it is fixed."""
 
 
-def notice(into: Noticed, values: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-    """Add the ``values`` (n,) of tokens, or of responses, that lie in the rows ``row`` (n,) of the chunk."""
-    if not len(values):
-        return
-    at = int(np.argmax(np.abs(values)))
-    into.first = into.first or ids(int(row[0]))
-    if abs(values[at]) > abs(into.largest):
-        into.largest, into.row = float(values[at]), ids(int(row[at]))
-    into.count += len(values)
-    into.responses += len(np.unique(row))
+@dataclass
+class Noticed:
+    """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
+
+    ``count`` tokens, a ``share`` of those that count, in ``responses``. ``largest`` is the value farthest from 0, with
+    its sign, in nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row``
+    holds it, in the table's own names, such as {"row": 20, "idx": 19, "step": 7}, where "row" is its number in the
+    table from 1; ``first`` is the first row that holds one.
+    """
+
+    count: int = 0
+    share: float = 0.0
+    responses: int = 0
+    largest: float = 0.0
+    row: Ids = field(default_factory=dict)
+    first: Ids = field(default_factory=dict)
+
+    def add(self, values: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
+        """Count the ``values`` (n,) of tokens, or of responses, that lie in the rows ``row`` (n,) of the chunk."""
+        if not len(values):
+            return
+        most = int(np.argmax(np.abs(values)))
+        self.first = self.first or ids(int(row[0]))
+        if abs(values[most]) > abs(self.largest):
+            self.largest, self.row = float(values[most]), ids(int(row[most]))
+        self.count += len(values)
+        self.responses += len(np.unique(row))
+
+
+@dataclass
+class TokenDigest:
+    """Sums over the tokens that count, of d = ``base`` less ``against``: log-probabilities of a trainer and a sampler.
+
+    Uncertain tokens are those that ``against`` gives a probability below .8.
+    """
+
+    base: str = ""  # the table's name of the old (else the new) policy's column
+    against: str = ""  # and of the sampler's (else the old policy's)
+    sampler: bool = True  # whether ``against`` is the sampler's; if not, zeros, confident and shifts are not looked for
+    tokens: int = 0  # those that have both log-probabilities, without placeholders and zeros
+    responses: int = 0  # those with such a token
+    rms: float = 0.0  # root mean square of d, nats
+    mean_ratio: float = 1.0  # mean of exp(d), d held within 20
+    uncertain: int = 0
+    below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
+    # Standard deviation of base over that of against at uncertain tokens: the temperature of against, as a multiple of
+    # that of base, if nothing else differs.
+    temperature: float = 1.0
+    # For "-1", "0", "1": root mean square of base[t + shift] less against[t], nats, over uncertain tokens that have a
+    # neighbour on both sides.
+    shifts: dict[str, float] = field(default_factory=dict)
+    placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
+    zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not
+    confident: Noticed = field(default_factory=Noticed)  # against holds them above .5, base 2 nats or more lower
+    overflow: Noticed = field(default_factory=Noticed)  # |d| > 20, of which exp(d) is 5e8 and more, or infinite
+    above_zero: Noticed = field(default_factory=Noticed)  # log-probabilities slightly above 0, held at 0
+    # Up to 5 responses with the largest |d| of a token, the largest first: the row as in Noticed, "d" (nats), and
+    # "mean_error", the mean of exp(|d|) over its tokens.
+    largest: list[Ids] = field(default_factory=list)
+    cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
+
+
+def digest_of(run: Path) -> TokenDigest | None:
+    """Return what the import of a run folder noticed about tokens; None if nothing is written there."""
+    try:
+        found = json.loads((run / IMPORT).read_text(encoding="utf-8"))[DIGEST]
+        digest = TokenDigest()
+        for name in {each.name for each in fields(digest)} & found.keys():
+            noticed = isinstance(getattr(digest, name), Noticed)
+            setattr(digest, name, Noticed(**found[name]) if noticed else found[name])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return digest
 
 
 def placeholders(values: Floats) -> np.ndarray:
@@ -82,12 +180,12 @@ class Watch:
         lost = np.zeros(len(row), bool)
         for values in (found[name] for name in ("new", "old", "sampler") if name in found):
             held = placeholders(values) & ~lost
-            notice(self.digest.placeholder, np.maximum(values[held], -1e300), row[held], ids)
+            self.digest.placeholder.add(np.maximum(values[held], -1e300), row[held], ids)
             lost |= held
         base = found.get("old", found.get("new"))
         if base is not None and "sampler" in found:
             zero = zeros_in_runs(base, found["sampler"], row) & ~lost
-            notice(self.digest.zeros, base[zero], row[zero], ids)
+            self.digest.zeros.add(base[zero], row[zero], ids)
             lost |= zero
         return lost
 
@@ -111,7 +209,7 @@ class Watch:
         digest, d = self.digest, base - against
         held = np.exp(np.clip(d, -20, 20))
         digest.tokens += len(d)
-        notice(digest.overflow, d[np.abs(d) > 20], row[np.abs(d) > 20], ids)
+        digest.overflow.add(d[np.abs(d) > 20], row[np.abs(d) > 20], ids)
         rows, first, count = np.unique(row, return_index=True, return_counts=True)
         digest.responses += len(rows)
         error = np.add.reduceat(np.exp(np.minimum(np.abs(d), 20)), first) / count
@@ -125,7 +223,7 @@ class Watch:
         if not digest.sampler:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
-        notice(digest.confident, d[sure], row[sure], ids)
+        digest.confident.add(d[sure], row[sure], ids)
         uncertain = np.stack([np.ones(unsure.sum()), base[unsure], against[unsure]])
         self._moments += uncertain @ uncertain.T
         inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
@@ -134,88 +232,75 @@ class Watch:
 
     def finished(self) -> TokenDigest | None:
         """Return the digest; None if the table has no tokens with two log-probabilities."""
-        digest, n = self.digest, self.digest.tokens
+        digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
             return None
         lost = digest.placeholder.count + digest.zeros.count
-        for seen in (digest.placeholder, digest.zeros, digest.confident, digest.overflow, digest.above_zero):
+        for seen in (digest.placeholder, digest.zeros, confident, digest.overflow, digest.above_zero):
             seen.share = seen.count / (n + lost)
         squares, ratios, unsure, below = self._sums
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
-        if self._shifts[3]:
-            rms = np.sqrt(self._shifts[:3] / self._shifts[3])
-            digest.shifts = dict(zip(("-1", "0", "1"), map(float, rms), strict=True))
-        scaled = False
+        before, aligned, after = map(float, np.sqrt(self._shifts[:3] / max(self._shifts[3], 1)))
+        digest.shifts = {"-1": before, "0": aligned, "1": after}
+        apart, left = 0.0, 1.0
         if (uncertain := self._moments[0, 0]) >= 100:
             mean = self._moments / uncertain
             covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
             squares = np.maximum(np.diag(covariance), 1e-12)
             digest.temperature = float(np.sqrt(squares[0] / squares[1]))
             apart, left = np.log(digest.temperature) ** 2, 1 - covariance[0, 1] ** 2 / squares[0] / squares[1]
-            scaled = bool(SCALED**2 < apart > 4 * left and left < 0.2)
-        digest.cause = "temperature" if scaled else _cause(digest, int(self._shifts[3]))
+        shown = {
+            "temperature": SCALED**2 < apart > 4 * left and left < 0.2,
+            "shift": self._shifts[3] >= 100 and aligned > 0.1 and 2 * min(before, after) < aligned,
+            "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
+            "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
+            "placeholder": digest.placeholder.count,
+            "mask": digest.zeros.count,
+        }
+        digest.cause = next((cause for cause, test in shown.items() if test), "")
         return digest
 
     def notes(self) -> list[str]:
-        """Return what was noticed as sentences, each with its row and its cure."""
+        """Return what was noticed as sentences, each with its row and its fix."""
         seen, d = self.digest, f"{self.digest.base} less {self.digest.against}"
+        noticed = {
+            "placeholder": CAUSES["placeholder"],
+            "zeros": CAUSES["mask"],
+            "above_zero": ("their log-probabilities are slightly above 0", "they are held at 0"),
+            "overflow": (
+                f"|{d}| is above 20, so exp of it breaks a product of weights",
+                "mask them or their responses",
+            ),
+        }
+        noticed |= {"confident": CAUSES["weights"]} if seen.cause == "weights" else {}
+        out: list[str] = []
+        for name, (what, fix) in noticed.items():
+            one: Noticed = getattr(seen, name)
+            if one.count:
+                where = f"the first in {at(one.first)}, the largest {one.largest:.4g} in {at(one.row)}"
+                out.append(f"{one.count} tokens ({one.share:.2g}) of {one.responses} responses, {where}: {what}; {fix}")
         errors = np.concatenate([np.zeros(0), *self._errors])
         large = errors > LARGE_ERROR
-        worst = max(seen.largest, key=lambda one: float(one["mean_error"]), default={})
-        shift = min(seen.shifts, key=lambda k: seen.shifts[k], default="0")
-        texts = {
-            "placeholder": "{0}hold a value that no model gives, {1}: their log-probabilities are missing, so they are "
-            "left out",
-            "zeros": f"{{0}}lie in runs where {seen.against} is exactly 0 and {seen.base} is not, {{1}}: they are left "
-            "out as tokens that the model did not sample; name a mask for them (--columns mask=COLUMN)",
-            "above_zero": "{0}have a log-probability slightly above 0, {1}: held at 0",
-            "overflow": f"{{0}}have |{d}| above 20, {{1}}: exp of it breaks a product of weights; mask the token or "
-            "its response",
-            "confident": f"{{0}}that {seen.against} holds above .5 are 2 nats lower in {seen.base}, {{1}}: no rounding "
-            "does that; the sampler has other weights or another input",
-        }
-        out: list[str] = []
-        for name, text in texts.items():
-            one: Noticed = getattr(seen, name)
-            if one.count and (name != "confident" or seen.cause == "weights"):
-                which = f"the first in {at(one.first)}, the largest {one.largest:.4g} in {at(one.row)}"
-                out.append(text.format(f"{one.count} tokens ({one.share:.2g}) of {one.responses} responses ", which))
         if 0 < large.sum() <= max(0.1 * len(errors), 1):
+            worst = max(seen.largest, key=lambda one: float(one["mean_error"]))
             out.append(
                 f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the largest "
                 f"{worst['mean_error']:.3g} in {at(worst)} (a token {worst['d']:.2g} nats off), the others at "
                 f"most {max(errors[~large], default=0):.3f}: mask them"
             )
-        if seen.cause == "shift":
-            out.append(
-                f"{d} has rms {seen.shifts['0']:.3g} nats at uncertain tokens, and {seen.shifts[shift]:.3g} with "
-                f"{seen.base} moved by {shift}: the lists are misaligned by one token; align them"
-            )
-        elif seen.cause == "temperature":
-            out.append(
-                f"at uncertain tokens {seen.base} is {seen.temperature:.2f} times {seen.against}, as at so many "
-                "times the temperature: take both log-probabilities at the temperature of sampling"
-            )
-        elif seen.cause == "nucleus":
-            out.append(
-                f"{d} is below 0 at {seen.below:.0%} of uncertain tokens, mean exp {seen.mean_ratio:.3f}: the "
-                "sampler's log-probabilities belong to a nucleus; set top_p 1 and top_k off, or renormalise"
-            )
+        shift = min(seen.shifts, key=lambda k: seen.shifts[k], default="0")
+        rms = [seen.shifts.get(k, 0.0) for k in ("0", shift)]
+        measured = {
+            "shift": f"{d} has rms {rms[0]:.3g} nats, and {rms[1]:.3g} with {seen.base} moved by {shift}",
+            "temperature": f"{seen.base} spreads {seen.temperature:.2f} times as far as {seen.against}",
+            "nucleus": f"{d} is below 0 in {seen.below:.0%} (mean of exp over all tokens {seen.mean_ratio:.3f})",
+        }
+        if seen.cause in measured:
+            out.append(f"at uncertain tokens {measured[seen.cause]}: {'; '.join(CAUSES[seen.cause])}")
         return out
 
 
 def at(row: Ids) -> str:
     """Return a row's number and its ids in the table's own names as text."""
     return ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("d", "mean_error"))
-
-
-def _cause(digest: TokenDigest, inner: int) -> str:
-    shifts, confident = digest.shifts, digest.confident
-    if inner >= 100 and shifts["0"] > 0.1 and 2 * min(shifts["-1"], shifts["1"]) < shifts["0"]:
-        return "shift"
-    if confident.count > 0.001 * digest.tokens and confident.responses >= max(3, 0.1 * digest.responses):
-        return "weights"
-    if digest.sampler and digest.uncertain >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99:
-        return "nucleus"
-    return "placeholder" if digest.placeholder.count else "mask" if digest.zeros.count else ""

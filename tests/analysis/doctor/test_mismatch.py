@@ -5,7 +5,7 @@ import pytest
 
 from analysis.doctor.findings import Severity
 from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
-from analysis.importing.digest import Noticed, TokenDigest
+from analysis.importing.watch import Noticed, TokenDigest
 from fspo.rules import CORRECTIONS
 from tests.analysis.doctor.made import rows_of
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.importing.digest import digest_of
+from analysis.importing.watch import digest_of
 from analysis.importing.run import ImportOptions, import_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
