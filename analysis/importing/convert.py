@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from analysis.importing.chunk import TOKENS, ChunkColumns
 from analysis.importing.names import (
     COLUMNS,
     COPIED,
+    PENALTY,
     ROLLOUT_VERSIONS,
     canonical,
     inner_name,
     is_log_probability,
     role_of,
 )
+from analysis.importing.report import Report
 from analysis.importing.tables import Chunk
 from analysis.importing.values import Floats, Ints
 from analysis.importing.watch import Watch, at
@@ -28,7 +31,7 @@ from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
-from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED
+from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED, USER_PREFIX
 from fspo.rules import Estimator, Rule, preset, token_k3
 
 if TYPE_CHECKING:
@@ -111,25 +114,20 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
     return chosen
 
 
-def undecided(available: Collection[str], chosen: Mapping[str, str]) -> list[str]:
-    """Return the table's columns of log-probabilities of which nothing tells whose they are."""
-    return [str(name) for name in available if is_log_probability(str(name)) and name not in chosen.values()]
-
-
 @dataclass
 class Converter:
     """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
 
-    ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number.
+    ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number. What is
+    used, made and noticed goes into ``report``.
     """
 
-    options: ImportOptions = field(default_factory=ImportOptions)
-    first_step: int = 0
-    grouped: bool = True  # whether the rows tell which responses answer one prompt
+    options: ImportOptions
+    first_step: int
+    report: Report
     rows: int = 0
-    # By name of a column of the gradient log: whether the imported table's values in it are numbers, lists or texts.
-    kinds: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, None] = field(default_factory=dict)  # sentences for the import's report, in order, each once
+    grouped: bool = True  # whether the rows tell which responses answer one prompt
+    seen: dict[str, None] = field(default_factory=dict)  # the table's columns that are none of ours
     watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
@@ -141,14 +139,20 @@ class Converter:
         # how advantages are made of a group's rewards, if the table has rewards and groups but no advantages
         self.estimator: Estimator = preset(self.options.rule).advantage if self.options.rule else "grpo"
 
-    def convert(self, chunk: Chunk, path: Path, chosen: Mapping[str, str]) -> dict[str, Any]:
-        """Return the gradient log's columns (N,) for a chunk of the table ``path``; ``chosen``: our names -> its."""
-        got = {ours: chunk[name] for ours, name in chosen.items() if name in chunk}
+    def convert(self, chunk: Chunk, path: Path) -> pd.DataFrame:
+        """Return a chunk of the table ``path``, N rows, as rows of the gradient log."""
+        import pandas as pd
+
+        report, each = self.report, self.options.updates_per_rollout
+        present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
+        given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
+        chosen = choose_columns(list(chunk), given)
+        got = {ours: chunk[name] for ours, name in chosen.items()}
         if "behaviour_version" in got and got["behaviour_version"].kind == "list":
             got.setdefault("behaviour_version_last", got["behaviour_version"])
-            chosen = {"behaviour_version_last": chosen["behaviour_version"], **chosen}
+            chosen.setdefault("behaviour_version_last", chosen["behaviour_version"])
+        report.columns |= chosen
         columns = ChunkColumns(got, chosen, path, chunk, self.rows)
-        self.kinds |= {ours: found.kind for ours, found in got.items()}
         n = len(next(iter(chunk.values())))
 
         def column(name: str, default: float = np.nan) -> Floats:
@@ -157,62 +161,67 @@ class Converter:
         step = np.floor(np.nan_to_num(column("step", 0.0)))
         if not {"step", "rollout"} & got.keys() and (named := _STEP_IN_NAME.findall(path.name.lower())):
             step += int(max(named[-1]))
-            self.notes["step: as the names of the files say"] = None
-        each = self.options.updates_per_rollout
+            report.derived["step"] = "the names of the files"
         since = np.maximum(step - self.first_step, 0)
         updates = column("updates_since_rollout") if "updates_since_rollout" in got else since % each
         rows: dict[str, Any] = {"step": step, "phase": "train"}
         rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in got else since // each
         rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, n, since % each == 0)}
-        if "length" not in rows:
-            rows["length"] = self._lengths(columns, n)
+        if "length" not in rows and "total_length" in got:
+            rows["length"] = column("total_length") - column("prompt_length")
+            report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
+        rows.setdefault("length", column("length", 0.0))
         for name in ("old", "new"):
-            if self.kinds.get(name) == "number" and like_means(column(name), rows["length"]):
-                self.notes[
+            if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
+                report.note(
                     f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
                     "give the mean times the length, or a list with a number for each token"
-                ] = None
+                )
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
-        rows["advantage"] = columns.means("advantage") if "advantage" in got else np.full(n, np.nan)
-        rows |= {"reward": columns.sums("reward")} if "reward" in got else {}
-        rows |= {"entropy": columns.means("entropy")} if "entropy" in got else {}
+        rows["advantage"] = np.full(n, np.nan)
+        read = {"advantage": columns.means, "entropy": columns.means, "reward": columns.sums}
+        rows |= {name: values(name) for name, values in read.items() if name in got}
         rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         if "updates_since_rollout" not in got and each > 1 and "step" in got:
             rows["updates_since_rollout"] = updates
-        rows |= parted(rows, updates)
+        if parts := parted(rows, updates):
+            rows |= parts
+            report.derived["engine_log_ratio"] = "D + E where the versions are equal"
         self._weights(columns)
-        for name, values in rows.items():
-            _refuse_unfit(name, values, columns)
+        self._refuse_unfit(rows, columns)
+        known = {"log_ratio", "behaviour_log_ratio"} & (report.columns | report.derived).keys()
+        for name in [name for name in chunk if name not in chosen.values()]:
+            self.seen[name] = None
+            unknown = is_log_probability(name) or (not known and chunk[name].below_0() and not PENALTY.search(name))
+            if unknown and name not in report.undecided:
+                report.undecided.append(name)
+            if chunk[name].kind == "number":
+                rows[USER_PREFIX + name] = chunk[name].numbers()
         self.rows += n
-        return rows
+        return pd.DataFrame(rows)
 
-    @property
-    def makes_advantages(self) -> bool:
-        """Whether the table has rewards and groups, but no advantages. Right only after the first chunk."""
-        return "advantage" not in self.kinds and "reward" in self.kinds and self.grouped
-
-    def _lengths(self, columns: ChunkColumns, n: int) -> Floats:
-        """Return the lengths, or the total less the prompt's, 0 if unknown; refuse what is no whole number from 0."""
-        got = columns.values
-        if "length" in got:
-            length, name = columns.numbers("length"), columns.chosen["length"]
-        elif {"total_length", "prompt_length"} <= got.keys():
-            length = columns.numbers("total_length") - columns.numbers("prompt_length")
-            name = f"{columns.chosen['total_length']} less {columns.chosen['prompt_length']}"
-        else:
-            return np.zeros(n)
-        if len(bad := np.flatnonzero(~(length >= 0) | (length == np.inf) | (length != np.floor(length)))):
-            what = "null" if np.isnan(length[bad[0]]) else f"{length[bad[0]]:g}"
-            raise UserError(
-                f"{columns.path}: {name} is {what} in row {columns.ids(bad[0])['row']} ({len(bad)} of {n} rows are no "
-                "whole number of tokens): mend or leave out these rows"
-            )
-        return length
+    def _refuse_unfit(self, rows: Mapping[str, Any], columns: ChunkColumns) -> None:
+        """Raise UserError if a length is no whole number from 0, or a value exceeds the integers of its log column."""
+        for name, values in rows.items():
+            if (kind := LOGGED[name].kind) not in ("int8", "int16", "int32"):
+                continue
+            limit = np.iinfo(kind).max
+            bad = large = np.abs(np.where(np.isfinite(values), values, 0)) > limit
+            if name == "length":
+                bad = large | ~(values >= 0) | (values != np.floor(values))
+            if bad.any():
+                i, theirs = int(np.argmax(bad)), self.report.derived.get(name) or columns.chosen.get(name, name)
+                what = "null" if np.isnan(values[i]) else np.format_float_positional(values[i], trim="-")
+                most = f", and the log holds at most {limit}" if large[i] else ""
+                raise UserError(
+                    f"{columns.path}: {theirs} is {what} in row {columns.ids(i)['row']}{most} ("
+                    f"{bad.sum()} of {len(bad)} rows): mend or leave out these rows"
+                )
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; of versions by token that of
@@ -234,10 +243,14 @@ class Converter:
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
         ``first`` (N,) of a rollout's first update, where S is 0.
         """
-        got, path, chosen = columns.values, columns.path, columns.chosen
+        got, path, chosen, derived = columns.values, columns.path, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
+
+        def over(values: Floats) -> Floats:
+            return np.bincount(row, values, n).astype(np.float64)  # of no tokens it counts integers
+
         for name in filter(columns.is_list, TOKENS):
             flat, place = got[name].lists()
             if lists and (len(flat) != len(row) or np.any(place != row)):
@@ -258,23 +271,26 @@ class Converter:
                 lists[name] = self._at_most_0(columns, name, lists[name], row)
             keep = ~self.watch.missing(lists, row, columns.ids)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
-            out["length"] = np.bincount(row, minlength=n).astype(np.float64)
+            out["length"] = over(np.ones(len(row)))
+            derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}"
             base, against = next((pair for pair in PAIRS if {*pair} <= lists.keys()), ("", ""))
             if base:
                 digest = self.watch.digest
                 digest.base, digest.against, digest.sampler = chosen[base], chosen[against], against == "sampler"
                 self.watch.add(lists[base], lists[against], row, columns.ids)
-        total = sums | {name: np.bincount(row, flat, n).astype(np.float64) for name, flat in lists.items()}
+        total = sums | {name: over(flat) for name, flat in lists.items()}
         for ratio, terms in _terms(total).items():
             # without old log-probabilities only the total is known after the first update
             told = first | (ratio == "total" or {name for name, _ in terms} != {"new", "sampler"})
             names = RATIO_COLUMNS[ratio]
-            S = np.where(told, sum(sign * total[name] for name, sign in terms), np.nan)
-            out |= {names.log_ratio: S} if names.log_ratio else {}
+            if names.log_ratio:
+                out[names.log_ratio] = np.where(told, sum(sign * total[name] for name, sign in terms), np.nan)
+                if len(terms) > 1:
+                    made = " - ".join(chosen[name] for name, sign in terms if sign)
+                    derived[names.log_ratio] = made or "0 at a rollout's first update"
             if {name for name, _ in terms} <= lists.keys():
                 s = np.where(told[row], sum(sign * lists[name] for name, sign in terms), np.nan)
-                out |= {column: np.bincount(row, values, n) for column, values in (
-                    (names.sum_sq, s * s), (names.k3_sum, token_k3(s)))}  # fmt: skip
+                out |= {names.sum_sq: over(s * s), names.k3_sum: over(token_k3(s))}
                 if ratio == "behaviour":
                     for column, values in zip(LARGEST, (s * s / 2, token_k3(s)), strict=True):
                         out[column] = np.zeros(n)
@@ -310,7 +326,7 @@ class Converter:
         ):
             if one.any():
                 where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
-                self.notes[f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})"] = None
+                self.report.note(f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})")
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt.
@@ -333,7 +349,7 @@ class Converter:
             start = np.searchsorted(row, np.arange(len(numbers)))
             whole = flat.astype(np.int64)
             return np.array([hashed(whole[a:b].tobytes().hex()) for a, b in zip(start, end, strict=True)], np.int64)
-        self.notes["no prompt: every response counts as independent, so intervals are too short (--group-size)"] = None
+        self.report.note("no prompt: every response counts as independent, so intervals are too short (--group-size)")
         self.grouped = False
         return numbers
 
@@ -403,25 +419,9 @@ def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the columns with the gradient log's types, NaN as null, without optional ones without a value."""
     out: dict[str, Any] = {}
     for name, column in frame.items():
-        kind = LOGGED[str(name)].kind[:3] if str(name) in LOGGED else ""
-        if column.dtype == object:
-            out[str(name)] = column.where(column.notna(), None).tolist()
-        elif str(name) in REQUIRED or column.notna().any():
-            column = (column // 1).astype("Int64") if kind == "int" else column
-            column = column.astype("boolean") if kind == "boo" else column
-            nulls = kind in ("int", "boo") and column.isna().any()
-            out[str(name)] = column.to_numpy(object, na_value=None) if nulls else column.to_numpy()
+        kind = LOGGED[str(name)].kind if str(name) in LOGGED else "float64"
+        if str(name) in REQUIRED or column.notna().any():
+            of = pa.type_for_alias(kind) if kind.startswith(("int", "bool")) else None
+            typed = pa.array(column, of, from_pandas=True, safe=False) if kind[:5] != "float" else None
+            out[str(name)] = column.to_numpy() if typed is None else typed.to_pylist()
     return out
-
-
-def _refuse_unfit(name: str, values: Any, columns: ChunkColumns) -> None:
-    """Raise UserError if a value does not fit the integers of the log's column ``name``."""
-    kind = LOGGED[name].kind
-    if not kind.startswith("int") or kind == "int64" or not isinstance(values, np.ndarray):
-        return
-    limit = np.iinfo(kind).max
-    if len(bad := np.flatnonzero(np.abs(np.where(np.isfinite(values), values, 0)) > limit)):
-        raise UserError(
-            f"{columns.path}: {columns.chosen.get(name, name)} is {values[bad[0]]:.0f} in row "
-            f"{columns.ids(bad[0])['row']}, and the log holds at most {limit} ({len(bad)} rows): mend these rows"
-        )

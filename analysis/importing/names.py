@@ -65,6 +65,7 @@ ROLES = {
 }
 """Words in the name of a column of log-probabilities that tell whose they are, if no name above does."""
 REFERENCE = re.compile(r"ref|teacher|base|init")  # words for a model that neither sampled nor trains
+PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbers below 0 that are no log-probabilities
 
 
 def canonical(name: str) -> str:
@@ -110,7 +111,10 @@ COPIED = tuple(
 """Columns of the gradient log for which no other names are known: a table's column of the same name is copied."""
 COLUMNS |= {name: (name,) for name in COPIED}
 
-MARKS = ("prompt", "response", "advantage", "log_ratio", "new", "old", "sampler", "mask", "behaviour_log_ratio")
+MARKS = (
+    *("prompt", "prompt_id", "response", "response_id", "advantage", "mask"),
+    *("log_ratio", "new", "old", "sampler", "behaviour_log_ratio"),
+)
 """A file with one of these columns (under any known name) is a table of responses. A file with none of them is a log of
 scalars if it has a column of steps and is not Parquet.
 """

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from analysis.importing.watch import DIGEST, TokenDigest
+from analysis.importing.watch import TokenDigest
 from fspo.base.command_line import next_step
 
 
@@ -35,47 +34,38 @@ class Report:
     digest: TokenDigest | None = None
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values for import.json."""
-        plain = {name: value for name, value in self.__dict__.items() if name != "digest"}
-        plain["not_stored"] = dict(self.not_stored)
-        return plain | ({DIGEST: asdict(self.digest)} if self.digest else {})
+    def note(self, text: str) -> None:
+        """Add a sentence to the notes, unless it is there."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def lines(self) -> list[str]:
         """Return the report of an import as lines of text, which ``fspo import`` prints."""
-        out = [f"{self.source} -> {self.run}"]
-        for kind, names in self.files.items():
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            out.append(f"  read {kind}: {shown}")
-        out.append(
-            f"  {self.rows} responses in {self.rollouts} rollout{'s' * (self.rollouts != 1)}, "
-            f"{self.metric_lines} lines of scalars"
-        )
+        found = self.columns | self.derived
+        listed = {f"read {kind}": names for kind, names in self.files.items()}
+        size = f"{self.rows} responses in {self.rollouts} rollout{'s' * (self.rollouts != 1)}"
+        listed["found"] = [size, f"{self.metric_lines} lines of scalars"]
         if self.rows:
-            known = ", ".join(f"{ratio} {count}" for ratio, count in self.known.items())
-            out.append(f"  rows in which a log-ratio is known, by its name for fspo analyse --on: {known}")
-        given = (self.columns | self.derived).items()
-        pairs = [ours if ours == theirs else f"{ours} <- {theirs}" for ours, theirs in given]
-        out += _wrapped("columns used", pairs)
-        out += _wrapped("columns not known, kept as user.*", self.user_columns)
-        out += _wrapped("columns not known, not kept (no plain numbers or text)", self.unknown_columns)
-        renamed = [name if name == ours else f"{ours} <- {name}" for name, ours in self.metrics.items()]
-        out += _wrapped("scalars under our names", renamed)
-        out += _wrapped("scalars that none of ours means the same as, kept under imported/", self.foreign_metrics)
-        out += _wrapped("left out, no number", [f"{name} ({count}x)" for name, count in self.not_stored.items()])
+            title = "rows in which a log-ratio is known, by its name for fspo analyse --on"
+            listed[title] = [f"{ratio} {count}" for ratio, count in self.known.items()]
+        listed |= {
+            "columns used": [ours if ours == name else f"{ours} <- {name}" for ours, name in found.items()],
+            "columns not known, kept as user.*": self.user_columns,
+            "columns not known, not kept (no plain numbers or text)": self.unknown_columns,
+            "scalars under our names": [n if n == ours else f"{ours} <- {n}" for n, ours in self.metrics.items()],
+            "scalars that none of ours means the same as, kept under imported/": self.foreign_metrics,
+            "left out, no number": [f"{name} ({count}x)" for name, count in self.not_stored.items()],
+        }
+        out = [f"{self.source} -> {self.run}"]
+        for title, names in listed.items():
+            more = f", and {len(names) - 40} more" if len(names) > 40 else ""
+            out += [f"  {title}: {', '.join(names[:40])}{more}"] if names else []
         out += [f"  damaged: {line}" for line in self.damage]
         out += [f"  not read: {line}" for line in self.ignored]
         out += [f"  note: {note}" for note in self.notes]
         if self.rows or self.metric_lines:
             out.append(next_step("doctor", [self.run]))
-        if "length" in self.columns | self.derived:
+        if "length" in found:
             on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
             out += [next_step("analyse", [self.run], view) for view in [""] * self.moved + [on] * bool(on)]
         return out
-
-
-def _wrapped(title: str, names: list[str], limit: int = 40) -> list[str]:
-    if not names:
-        return []
-    more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return [f"  {title}: " + ", ".join(names[:limit]) + more]

@@ -54,6 +54,13 @@ class Values:
             np.asarray(rows.to_numpy(zero_copy_only=False), np.int64),
         )
 
+    def below_0(self) -> bool:
+        """Whether these are numbers, or lists of them, some below 0 and none above, as log-probabilities are."""
+        if self.kind == "text":
+            return False
+        values = self.numbers() if self.kind == "number" else self.lists()[0]
+        return bool(np.any(values < 0) and not np.any(values > 0))
+
     def ids(self, part: re.Pattern[str] | None = None) -> Ints:
         """Return whole numbers (N,) that identify the values: whole numbers of 64 bits by these bits, others by a hash
         of their text, or of the group of ``part`` in it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,6 @@ import numpy as np
 from analysis.importing.values import Floats, Ints
 from fspo.gradlog.run_folder import IMPORT
 
-DIGEST = "tokens"
-"""Key of import.json under which the `TokenDigest` stands, as plain values; the key is absent without token lists."""
 Ids = dict[str, int | float | str]
 """The number of a row in its table, from 1, and its ids in the table's own names: {"row": 20, "idx": 19, "step": 7}."""
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
@@ -42,11 +40,11 @@ CAUSES = {
     ),
     "placeholder": (
         "log-probabilities are missing and a placeholder stands for them",
-        "they are left out; mask them (fspo import --columns mask=COLUMN)",
+        "these tokens are left out; mask them (fspo import --columns mask=COLUMN)",
     ),
     "mask": (
         "a mask is missing: the sampler's log-probabilities are 0 in runs of tokens that it did not draw",
-        "they are left out; mask them (fspo import --columns mask=COLUMN)",
+        "these tokens are left out; mask them (fspo import --columns mask=COLUMN)",
     ),
 }
 """For each cause that the tokens may show, in the order in which it is looked for: what it is, and how it is fixed."""
@@ -117,14 +115,13 @@ class TokenDigest:
 def digest_of(run: Path) -> TokenDigest | None:
     """Return what the import of a run folder noticed about tokens; None if nothing is written there."""
     try:
-        found = json.loads((run / IMPORT).read_text(encoding="utf-8"))[DIGEST]
-        digest = TokenDigest()
-        for name in {each.name for each in fields(digest)} & found.keys():
-            noticed = isinstance(getattr(digest, name), Noticed)
-            setattr(digest, name, Noticed(**found[name]) if noticed else found[name])
+        found = json.loads((run / IMPORT).read_text(encoding="utf-8"))["digest"]
+        noticed = {
+            name: Noticed(**found[name]) for name, value in vars(TokenDigest()).items() if isinstance(value, Noticed)
+        }
+        return TokenDigest(**{**found, **noticed})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return digest
 
 
 def placeholders(values: Floats) -> np.ndarray:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.importing.watch import digest_of
 from analysis.importing.run import ImportOptions, import_run
+from analysis.importing.watch import digest_of
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from tests.analysis.importing.made import imported, write
