@@ -52,7 +52,7 @@ class AnswerFile:
     """The file with the answers of one model to one benchmark; ``lines`` holds them by the prompt's number.
 
     Raises UserError if the file holds answers of another model, to other prompts or with other settings than the
-    ``header`` says, or if a line before the last is damaged.
+    ``header`` says, or if a line before the last is damaged. A file without an answer gets this header.
     """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
@@ -64,10 +64,12 @@ class AnswerFile:
         kept = text[: text.rfind("\n") + 1]
         try:
             rows = [json.loads(line) for line in kept.splitlines()]
-            found = rows[0] if rows else {}
+            found = dict(rows[0]) if rows else {}
             self.lines = {row["prompt"]: row for row in rows[1:]}
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}): remove it to answer this benchmark again") from error
+        if not self.lines and found.keys() <= header.keys():  # a start that failed before its first answer
+            kept, found = json.dumps(header) + "\n", header
         for key in header:
             if found.get(key) != header[key]:
                 raise UserError(

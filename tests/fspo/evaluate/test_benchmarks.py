@@ -131,6 +131,9 @@ def test_answers_of_other_settings_are_not_mixed(place: Path, whole: Path) -> No
     with pytest.raises(UserError, match=r"is damaged .*: remove it"):
         run(place, "damaged", models=("base",))
     assert path.read_text() == "{broken\n{}\n"
+    head = json.loads(next(whole.glob("answers/*base/sums.jsonl")).read_text().splitlines()[0])
+    path.write_text(json.dumps(head | {"temperature": 0.5}) + "\n")  # of a start that failed before its first answer
+    assert lines(run(place, "damaged", models=("base",)), "sums") == lines(whole, "sums")
 
 
 def test_other_weights_are_another_model(place: Path, tmp_path: Path) -> None:
