@@ -57,10 +57,7 @@ class AnswerFile:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path, self.lines = path, dict[int, dict[str, Any]]()
-        if not path.exists():
-            write_text(path, json.dumps(header) + "\n")
-            return
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         kept = text[: text.rfind("\n") + 1]
         try:
             rows = [json.loads(line) for line in kept.splitlines()]
@@ -68,7 +65,7 @@ class AnswerFile:
             self.lines = {row["prompt"]: row for row in rows[1:]}
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}): remove it to answer this benchmark again") from error
-        if not self.lines and found.keys() <= header.keys():  # a start that failed before its first answer
+        if not self.lines and found.keys() <= header.keys():  # also of a start that failed before its first answer
             kept, found = json.dumps(header) + "\n", header
         for key in header:
             if found.get(key) != header[key]:
