@@ -83,7 +83,7 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool
 
 
 def clipped_by_learnt(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) a rule clips that learns from earlier updates; rows before its first are False."""
+    """Return which of the rows (N,) a learning rule clips: of the first update, before which it knows nothing, none."""
     online, clipped = OnlineRule(rule), np.zeros(len(rows), bool)
     for number, step in enumerate(np.unique(rows.step)):
         at = np.flatnonzero(rows.step == step)

@@ -82,10 +82,10 @@ def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
 
 @dataclass
 class CaseCounts:
-    """Sums over rows, by group of clusters and bin, of one acceptance: sum of y over sum of d.
+    """Sums over rows, by group of clusters and bin, from which one acceptance of one rule is made: sum of y / sum of d.
 
-    y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
-    denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``.
+    Each row has its y (0 or 1, its multiplier M, or its clipped weight), its d (1, or its weight), and its x: log2 of
+    the length (``Rows.trend``) less ``Grouping.reference``.
 
     Attributes
     ----------

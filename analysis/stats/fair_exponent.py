@@ -159,8 +159,8 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
-    """Return for each response (N,) the log of X over the edge f L^gamma of its block, at which the share ``share`` of
-    the block is accepted; -inf where X <= 0."""
+    """Return for each response (N,) the log of X / (f L^gamma), -inf where X <= 0: above 0, S lies beyond the edge. X is
+    as in `distance`; in each block f is set so that the share ``share`` is accepted."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
@@ -176,8 +176,8 @@ def near_edge(beyond: Floats) -> Floats:
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
     """Return the `fair_exponent` with an interval that takes clusters into account.
 
-    It is where the slope of acceptance is 0. Its error is the slope's cluster-robust error over the slope's derivative
-    in the exponent; both take into account that the range is fitted, by lengths less their mean at the edge.
+    The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
+    slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.
     """
     gamma = fair_exponent(X, L, share, window)
     if not math.isfinite(gamma):

@@ -20,8 +20,8 @@ from fspo.stats.intervals import proportion_interval
 
 
 class OverTimeRow(NamedTuple):
-    """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first epoch
-    and reuse together.
+    """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first and
+    later epochs together.
 
     Empty if the log neither names the rule that trained nor says which responses lay in its band. docs/theory.md
     section 2.

@@ -53,6 +53,7 @@ def objective(
         from the same code path.
     mask : Tensor (B, T), bool
         True on response tokens; holes allowed.
+    advantages : Tensor (B,)
     rule : Rule
         The clip rule, on the ratio of the update.
     m : float or Tensor (B,), optional

@@ -96,8 +96,8 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Pass the backward pass's finished sums to `receive`: each token's projected gradient of the logits, and each
-        response's gradient of the bias. All tiles are now added to them."""
+        """Pass the sums over all tiles to the caller's `receive` at the end of a backward pass: each token's projected
+        gradient of the logits, and each response's gradient of the bias."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)

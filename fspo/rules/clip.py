@@ -208,7 +208,7 @@ class Clip(NamedTuple):
     def apply(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
-        """Clip responses (or tokens); return sides, multipliers and weights. All arrays have one shape and type."""
+        """Clip responses (or tokens) with log-ratios S over n tokens and advantages A; all arrays have one shape."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))

@@ -81,7 +81,7 @@ def last_answer(response: str) -> str | None:
 
 
 def score_factory(name: str, options: Mapping[str, Any], seed: int, size: int) -> Callable[..., float]:
-    """Build the scorer in a worker process: 1 for full marks of the package's ``score_answer``, else 0."""
+    """Build the function by which a worker process scores a response: 1 for full marks of ``score_answer``, else 0."""
     import reasoning_gym
 
     dataset: Any = reasoning_gym.create_dataset(name, seed=seed, size=size, **options)

@@ -1,1 +1,2 @@
-"""The checks of the theory. A module's name gives the statements of docs/theory.md that it checks, and the method."""
+"""The checks: a module for each statement of docs/theory.md. In a docstring "x: of the KL" says that the resolution is
+found by enlarging the KL by the part x (`proofs_check.frame`). Arguments other than ``rng`` make near misses."""

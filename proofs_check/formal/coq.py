@@ -58,7 +58,6 @@ def theorems(texts: Mapping[str, str]) -> list[str]:
 
 def printed(folder: Path = SCRIPTS) -> dict[str, str]:
     """Return what Coq prints of each theorem of the scripts, by name, and under `AXIOMS` the axioms on which they rest.
-
     The answer is stored in the cache by the scripts' text and Coq's version.
 
     Raises
@@ -72,7 +71,7 @@ def printed(folder: Path = SCRIPTS) -> dict[str, str]:
 
 
 def answered(folder: Path = SCRIPTS) -> str:
-    """Return what `printed` splits, as Coq printed it."""
+    """Return all that Coq prints of the scripts as one text, which `printed` splits by theorem."""
     program = shutil.which("coqc")
     if program is None:
         raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")
