@@ -96,12 +96,11 @@ def main(arguments: list[str] | None = None) -> int:
 def analyse_command(arguments: list[str] | None = None) -> int:
     """Analyse run folders, print a table for each and return the exit status."""
     args = build_parser().parse_args(arguments)
-    import pandas as pd  # imported here, so that --help does not wait for pandas
-    from tqdm import tqdm
+    from tqdm import tqdm  # imported here, as pandas is by the others, so that --help does not wait for them
 
     from analysis.run import analyse_runs
-    from analysis.tables.files import folder_name, options_of
-    from analysis.tables.printed import PRINTED, printed
+    from analysis.tables.files import folder_name, options_of, read_analysis
+    from analysis.tables.printed import printed
 
     options = Options(
         bins=args.bins,
@@ -114,7 +113,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         by=args.by,
         on=args.on,
     )
-    on = known_ratio(args.on)
+    on, partition = known_ratio(args.on), find_partition(args.by)
     with tqdm(
         total=4 * len(args.runs),
         desc="analysis",
@@ -139,12 +138,10 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         print(f"{path}: {counts[used]} of {counts['rows']} rows ({which}), rule {summary['rule']}, {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
-        folder = path / folder_name(find_partition(args.by), on)
-        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in PRINTED}
-        for line in printed(tables, find_partition(args.by), on):
+        for line in printed(read_analysis(path, partition, on).tables, partition, on):
             print(line)
-        print(f"tables: {folder} (make docs explains each column)")
-    view = options_of(find_partition(args.by), on)
+        print(f"tables: {path / folder_name(partition, on)} (make docs explains each column)")
+    view = options_of(partition, on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0
 

@@ -11,15 +11,11 @@ import pandas as pd
 
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
-from analysis.tables.columns import names as columns_of
-from analysis.tables.files import TABLES, folder_name, options_of, read_summary, read_table
+from analysis.tables.files import read_analysis
 from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError, unknown_name
-from fspo.gradlog.run_folder import SUMMARY, check_run
 from fspo.rules import Ratio
 
-COLUMNS: dict[str, tuple[str, ...]] = {name: columns_of(row) for name, row in TABLES.items()}
-"""Names of the columns of each table of a run, by table name."""
 OF_OWN_RULE = ("over_time",)
 """Tables about the rule with which the run trained: the clip rule, or with another log-ratio the correction."""
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
@@ -125,31 +121,21 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
     Raises
     ------
     UserError
-        If a run does not exist, was not analysed by this partition and ratio, or by an earlier release whose tables
-        lack a column; or if the partition or the ratio is unknown.
+        If a run cannot be read (`analysis.tables.files.read_analysis`), or the partition or the ratio is unknown.
     """
     runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
         raise UserError("name at least one run folder: fspo figures RUN")
-    labels = _labels(runs)
     parts: dict[str, list[Frame]] = {}
     summaries = {}
-    for run, label in zip(runs, labels, strict=True):
-        folder = run / folder_name(partition, ratio)
-        fix = f"run fspo analyse {run}{options_of(partition, ratio)}"
-        check_run(run)
-        found = {name: _read(folder, name, f"{fix} again") for name in TABLES}
-        if all(frame is None for frame in found.values()):
-            raise UserError(f"no analysis tables in {folder}: {fix} first")
-        if (folder / SUMMARY).is_file():
-            summaries[label] = read_summary(folder, f"{fix} again")
+    for run, label in zip(runs, _labels(runs), strict=True):
+        found, summary = read_analysis(run, partition, ratio)
+        summaries[label] = summary
         for name, frame in found.items():
-            if frame is not None and not frame.empty:
-                if lacking := [column for column in COLUMNS[name] if column not in frame]:
-                    raise UserError(f"table '{name}' of {run} has no column '{lacking[0]}': {fix} again")
+            if not frame.empty:
                 own: dict[str, Any] = {"run": label}
-                if name in OF_OWN_RULE and summaries.get(label, {}).get("own_rule"):
-                    own |= {"trained_rule": summaries[label]["own_rule"]}
+                if name in OF_OWN_RULE and summary.get("own_rule"):
+                    own |= {"trained_rule": summary["own_rule"]}
                 parts.setdefault(name, []).append(frame.assign(**own))
     frames = {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
     return Tables(frames, summaries, partition, ratio)
@@ -161,10 +147,6 @@ def _labels(runs: Sequence[Path]) -> list[str]:
         raise UserError("the same run folder is named twice; name each run once")
     names = [run.name for run in resolved]
     return [f"{r.parent.name}/{r.name}" if names.count(r.name) > 1 else r.name for r in resolved]
-
-
-def _read(folder: Path, name: str, fix: str) -> Frame | None:
-    return read_table(folder, name, fix) if (folder / f"{name}.parquet").is_file() else None
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:

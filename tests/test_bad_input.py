@@ -181,9 +181,9 @@ import torn.jsonl.gz -> cannot be read
 import table.csv --output table.csv -> is there already
 import table.csv --output table.csv/run -> Not a directory
 analysis none none-link -> the same run folder is named twice
-figures none --only ../x -> no analysis tables
-figures no-table -> acceptance.parquet cannot be read: run fspo analyse no-table again
-figures no-summary -> summary.json cannot be read: move it away, then run fspo analyse no-summary again
+figures none --only ../x -> has no finished analysis
+figures no-table -> acceptance.parquet cannot be read: run `fspo analyse no-table` again
+figures no-summary -> summary.json cannot be read: move it away, then run `fspo analyse no-summary` again
 report no-table -> acceptance.parquet cannot be read: run `fspo analyse no-table` again
 report no-summary -> summary.json cannot be read: move it away, then run `fspo analyse no-summary` again
 report {long} -> File name too long

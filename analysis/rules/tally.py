@@ -97,8 +97,6 @@ class CaseCounts:
         Sums of y^2.
     slope : array (G, 3)
         Sums of d x, d x^2 and x y over all bins.
-    within : array (G, 2)
-        Sums of d x^2 and x y, with the means of x and y over the row's block subtracted first.
     clusters, coordinate : array (K+1,)
         Number of clusters with a row, and sum of the rows' coordinates, in each bin and, last, in all bins.
     """
@@ -109,7 +107,6 @@ class CaseCounts:
     y: Floats
     squares: Floats
     slope: Floats
-    within: Floats
     clusters: Ints
     coordinate: Floats
 
@@ -179,25 +176,10 @@ class Part:
         return self._counts(self.denominator(kind), self.by_key(None, cut), self.by_key(y), xy, squares)
 
     def _counts(self, of: Denominator, cut: Floats, y: Floats, xy: Floats, squares: Floats) -> CaseCounts:
-        d, numerator = of.d.sum(1), y.sum(1)
-        total = float(d.sum())
-        mean_x, mean_y = (float(v.sum()) / total if total > 0 else 0.0 for v in (of.x, numerator))
-        within = np.column_stack(centred(d, of.x, of.xx, numerator, xy, mean_x, mean_y))
         slope = np.column_stack([of.x, of.xx, xy])
         # Copies, because sums of later blocks are added in place, and these arrays belong to all cases.
         of_bins = self.clusters.copy(), self.coordinate.copy()
-        return CaseCounts(self.rows.copy(), cut, of.d.copy(), y, squares, slope, within, *of_bins)
-
-
-def centred(
-    d: Floats, dx: Floats, dxx: Floats, y: Floats, xy: Floats, mean_x: float, mean_y: float
-) -> tuple[Floats, Floats]:
-    """Return the sums (G,) of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
-
-    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0.
-    """
-    products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
-    return dxx - 2 * mean_x * dx + mean_x**2 * d, products
+        return CaseCounts(self.rows.copy(), cut, of.d.copy(), y, squares, slope, *of_bins)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.log.rows import Floats, Ints
-from analysis.scores.sketch_error import cosine_covariance
+from analysis.scores.sketch_error import cosine_variance
 from fspo.stats.clusters import TOO_FEW, dense
 from fspo.stats.intervals import CONFIDENCE, t_quantile
 
@@ -22,7 +22,7 @@ _LARGEST = 1 - 1e-15
 ROUNDING = 1e-12
 """If a squared norm without one cluster is at most this share of the squared norm of all clusters, it is rounding error
 and counts as 0. A cosine that differs from 1 or -1 by at most this number counts as 1 or -1: the two updates are
-parallel. A variance of a difference that is at most this share of the two variances counts as 0."""
+parallel."""
 
 
 @dataclass
@@ -313,38 +313,16 @@ class SketchTerms:
     left: Floats
     right: Floats
     width: float
-    # By name of a reference rule: inner products of each rule's clipped gradient with that of the reference rule, (U,
-    # K+1, R), for U updates, for each of K bins and last all bins together, and for R rules.
-    cross: dict[str, Floats] = field(default_factory=dict)
-
-    def _at(self, k: int, column: int) -> tuple[Floats, Floats, Floats]:
-        right = self.right[:, k, column if self.right.shape[2] > 1 else 0]
-        return self.inner[:, k, column], self.left[:, k, column], right
 
     def error(self, k: int, column: int) -> float:
         """Return the standard deviation that sketching adds to the cosine of bin ``k`` and rule ``column``; 0 for exact
         scores and for parallel updates."""
-        n, a, b = self._at(k, column)
+        n, a = self.inner[:, k, column], self.left[:, k, column]
+        b = self.right[:, k, column if self.right.shape[2] > 1 else 0]
         with np.errstate(invalid="ignore", divide="ignore"):
             if _parallel(n.sum() / np.sqrt(a.sum() * b.sum())):
                 return 0.0
-        return math.sqrt(max(float(cosine_covariance((n, a), (n, a), a, b, self.width)), 0.0))
-
-    def difference_error(self, k: int, column: int, other_k: int, other: int, name: str) -> float:
-        """Return the standard deviation that sketching adds to the difference of two cosines: that of a rule less that
-        of a reference rule.
-
-        The rule has the number ``column`` and its cosine is of bin ``k``; the reference rule has the number ``other``
-        and its cosine is of bin ``other_k``. The errors of the two cosines are correlated. Their covariance is known if
-        both bins are the same and the attribute ``cross`` has the reference's ``name``. Else return an upper bound.
-        """
-        one, two = self.error(k, column), self.error(other_k, other)
-        if k != other_k or name not in self.cross:
-            return one + two
-        (n1, a1, b), (n2, a2, _) = self._at(k, column), self._at(k, other)
-        shared = float(cosine_covariance((n1, a1), (n2, a2), self.cross[name][:, k, column], b, self.width))
-        square = one**2 + two**2 - 2 * shared
-        return math.sqrt(square) if square > ROUNDING * (one**2 + two**2) else 0.0
+        return math.sqrt(max(float(cosine_variance(n, a, b, self.width)), 0.0))
 
 
 @dataclass
@@ -370,7 +348,6 @@ class CosineColumns:
         right: Products,
         update: Ints,
         width: float = math.inf,
-        cross: dict[str, Floats] | None = None,
         cluster: Ints | None = None,
     ) -> CosineColumns:
         """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
@@ -389,7 +366,7 @@ class CosineColumns:
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
         cluster = np.arange(len(update)) if cluster is None else dense(cluster)
         degrees = max(int(cluster.max()) + 1 - len(np.unique(collapsed(update))), 1)
-        sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width, cross or {})
+        sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width)
         return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
@@ -424,20 +401,6 @@ class CosineColumns:
             what = "is kept" if np.any(gone_without) else "has a weight above 0"
             return f"no interval: without one of the prompts nothing of these responses {what}{some}"
         return ""
-
-    def difference(
-        self, k: int, one: int, other: int, name: str = "", level: float = CONFIDENCE
-    ) -> tuple[float, float, float]:
-        """Return, in bin ``k``, the cosine of rule ``one`` less that of its reference rule ``other``, with an interval
-        for the paired difference."""
-        gap = float(self.value[k, one] - self.value[k, other])
-        replicates = self.replicates[:, k, one] - self.replicates[:, k, other]
-        noise = self.sketch.difference_error(self._bin(k, one), one, self._bin(k, other), other, name)
-        se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
-        half = t_quantile(self.degrees, level) * se
-        if not np.isfinite(gap) or not np.isfinite(half):
-            return float("nan"), float("nan"), float("nan")
-        return gap, gap - half, gap + half
 
     def _bin(self, k: int, column: int) -> int:
         """Return the row of the cosines (K bins, all bins together, the smallest of the bins) that row ``k`` copies.

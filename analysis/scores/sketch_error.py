@@ -38,41 +38,29 @@ def effective_width(run: Run) -> tuple[float, str]:
     return float(stored), "the sketch's width: training measured no error"
 
 
-def cosine_covariance(
-    first: tuple[Floats, Floats], second: tuple[Floats, Floats], cross: Floats, right: Floats, width: float
-) -> Floats:
-    """Return the covariance that sketching gives the cosines of two rules, ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
+def cosine_variance(n: Floats, a: Floats, b: Floats, width: float) -> Floats:
+    """Return the variance (...) that sketching gives a rule's cosine ``sum <c,w> / sqrt(sum <c,c> sum <w,w>)``.
 
-    Here c is the clipped gradient of a rule, w the unclipped gradient, and sums are over U updates.
+    Here c is the clipped gradient of the rule, w the unclipped gradient, and sums are over U updates.
 
     Parameters
     ----------
-    first, second : pairs of arrays (U, ...)
-        ``<c, w>`` and ``<c, c>`` of each update, for the two rules; equal pairs give a variance.
-    cross : array (U, ...)
-        Inner product of the two rules' clipped gradients, for each update.
-    right : array (U, ...)
-        ``<w, w>`` of each update, the same for both rules.
+    n, a, b : arrays (U, ...)
+        ``<c, w>``, ``<c, c>`` and ``<w, w>`` of each update.
     width : float
         Width D of the sketch.
-
-    Returns
-    -------
-    array (...)
     """
     if math.isinf(width):
-        return np.zeros(np.broadcast_shapes(first[0].shape, right.shape)[1:])
-    (n1, a1), (n2, a2), b, x = first, second, right, cross
+        return np.zeros(np.broadcast_shapes(n.shape, b.shape)[1:])
     with np.errstate(invalid="ignore", divide="ignore"):
-        A1, A2, B = a1.sum(0), a2.sum(0), b.sum(0)
-        r1, r2 = n1.sum(0) / np.sqrt(A1 * B), n2.sum(0) / np.sqrt(A2 * B)
-        # Derivatives of each cosine by its numerator and by its two squared norms.
-        d1 = (1 / np.sqrt(A1 * B), -r1 / (2 * A1), -r1 / (2 * B))
-        d2 = (1 / np.sqrt(A2 * B), -r2 / (2 * A2), -r2 / (2 * B))
+        A, B = a.sum(0), b.sum(0)
+        cosine = n.sum(0) / np.sqrt(A * B)
+        # Derivatives of the cosine by its numerator and by its two squared norms.
+        slope = (1 / np.sqrt(A * B), -cosine / (2 * A), -cosine / (2 * B))
         moments = (
-            (x * b + n1 * n2, 2 * x * n2, 2 * n1 * b),
-            (2 * x * n1, 2 * x * x, 2 * n1 * n1),
-            (2 * n2 * b, 2 * n2 * n2, 2 * b * b),
+            (a * b + n * n, 2 * a * n, 2 * n * b),
+            (2 * n * a, 2 * a * a, 2 * n * n),
+            (2 * n * b, 2 * n * n, 2 * b * b),
         )
-        terms = [d1[i] * d2[j] * moments[i][j].sum(0) for i in range(3) for j in range(3)]
+        terms = [slope[i] * slope[j] * moments[i][j].sum(0) for i in range(3) for j in range(3)]
         return np.sum(terms, axis=0) / width

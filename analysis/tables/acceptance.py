@@ -17,7 +17,7 @@ from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.evaluate import NO_ADVANTAGE, Case, rate_of
-from analysis.rules.tally import LOGGED, CaseCounts, Sums, Tally, centred
+from analysis.rules.tally import LOGGED, CaseCounts, Sums, Tally
 from analysis.stats.lre import NORMS, ROUNDING, lre_estimates
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
@@ -82,19 +82,13 @@ class TrendRow(NamedTuple):
     case: CaseKey
     measure: Measure
     slope: Annotated[Interval, "change of the acceptance", "share for each doubling", ""]
-    se: Annotated[float, "cluster-robust standard error of slope", "share for each doubling"]
     clusters: Annotated[int, "groups of clusters that the error is estimated from", "clusters"]
     reason: Reason
-    within_slope: Annotated[
-        Interval, "slope among responses of the same block of rollouts only", "share for each doubling", "within_"
-    ]
 
     @staticmethod
-    def of(case: CaseKey, measure: str, over: Slope, within: Slope) -> TrendRow:
-        """Make a row of the table `trend` from two slopes of acceptance on length: ``over`` is the slope over all rows,
-        ``within`` that among rows of the same block."""
-        slope, inside = (Interval(s.slope, s.ci_low, s.ci_high) for s in (over, within))
-        return TrendRow(case, measure, slope, over.se, over.clusters, over.reason, inside)
+    def of(case: CaseKey, measure: str, found: Slope) -> TrendRow:
+        """Make a row of the table `trend` from the slope of acceptance on length."""
+        return TrendRow(case, measure, Interval(found.slope, found.ci_low, found.ci_high), found.clusters, found.reason)
 
 
 @dataclass
@@ -196,7 +190,7 @@ def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally
     tables.acceptance += [row._replace(reason=said(row.reason)) for row in rows]
     zeroes = i != LOGGED and tally.cases[i].rule.clip.zeroes
     unusual = _unusual(column.rows[some].sum(1), column.cut[some].sum(1), between and not zeroes)
-    trend = TrendRow.of(case, measure, *_slopes(column, some, unusual))
+    trend = TrendRow.of(case, measure, _slope(column, some, unusual))
     tables.trend.append(trend._replace(reason=said(trend.reason)))
     for e in lre_estimates(found):
         estimate = Interval(e.estimate, e.ci_low, e.ci_high)
@@ -229,19 +223,29 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     return len(count) if between else int(np.count_nonzero(count - cut))
 
 
-def _slopes(column: CaseCounts, some: np.ndarray, unusual: int) -> tuple[Slope, Slope]:
-    """Return two slopes of acceptance on log2 of the length: over all rows, and among rows of the same block.
+def _slope(column: CaseCounts, some: np.ndarray, unusual: int) -> Slope:
+    """Return the slope of acceptance on log2 of the length over all rows.
 
     ``unusual`` is the number of clusters with a row of the rarer outcome, as `_unusual` counts them.
     """
     d, y = column.d[some].sum(1), column.y[some].sum(1)
     total = float(d.sum())
     if not total > 0:
-        return Slope(reason="all weights are 0"), Slope(reason="all weights are 0")
+        return Slope(reason="all weights are 0")
     x, xx, xy = column.slope[some].T
-    over = centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
-    within = column.within[some]
-    return slope_of_sums(*over, total, unusual), slope_of_sums(within[:, 0], within[:, 1], total, unusual)
+    sums = _centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
+    return slope_of_sums(*sums, total, unusual)
+
+
+def _centred(
+    d: Floats, dx: Floats, dxx: Floats, y: Floats, xy: Floats, mean_x: float, mean_y: float
+) -> tuple[Floats, Floats]:
+    """Return the sums (G,) of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
+
+    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0.
+    """
+    products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
+    return dxx - 2 * mean_x * dx + mean_x**2 * d, products
 
 
 def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, reason: str) -> None:
@@ -250,7 +254,7 @@ def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, 
         row = AcceptanceRow(case, BinKey.of(bins, k, nan), measure, 0, 0, UNKNOWN, reason, nan)
         tables.acceptance.append(row)
     tables.lre += [LreRow(case, measure, norm, UNKNOWN, nan, reason) for norm in NORMS]
-    tables.trend.append(TrendRow.of(case, measure, Slope(reason=reason), Slope(reason=reason)))
+    tables.trend.append(TrendRow.of(case, measure, Slope(reason=reason)))
 
 
 def acceptance_rows(

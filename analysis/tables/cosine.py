@@ -7,7 +7,7 @@ adds these vectors with the weights w, the clipped gradient g_clip of a rule wit
 its updates before the cosine divides them.
 
 Intervals come from a jackknife that deletes one cluster at a time; the updates are its strata. It works on Fisher's z
-of a cosine, and on the plain difference of two rules' cosines on the same log. A cluster is a rollout's prompt. It
+of a cosine. A cluster is a rollout's prompt. It
 stays one cluster if its responses are in several updates, because minibatches split a group or because of a further
 epoch. The error that sketching adds to a cosine is part of its interval. The intervals are about the *same-batch*
 cosine at the log's number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher
@@ -39,8 +39,6 @@ from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
-REFERENCE_BAND, REFERENCE_MASK = "fspo", "engine-sqrt"
-
 
 class CosineRow(NamedTuple):
     """Cosine of the clipped and the unclipped gradient on the same batch: one row for each rule, use and bin.
@@ -57,13 +55,6 @@ class CosineRow(NamedTuple):
     count: Annotated[int, "responses with a score", "rows"]
     clusters: Annotated[int, "prompts of one update with a scored response, summed over updates", "clusters"]
     updates: Annotated[int, "updates with scores", "updates"]
-    diff_fspo: Annotated[
-        Interval,
-        f"cosine less that of {REFERENCE_BAND} (corrections: {REFERENCE_MASK}) with the same outside and source",
-        "cosine",
-    ]
-    diff_drop: Annotated[Interval, "cosine less that of the same rule with outside drop (corrections: mask)", "cosine"]
-    diff_fspo_worst: Annotated[Interval, "diff_fspo: the same of the worst bin; all bins together only", "cosine"]
 
 
 class CosineTable:
@@ -102,14 +93,7 @@ class CosineTable:
         self.cases = [common_weight(case) for case in cases]
         self.targets = list(targets)
         self.trained = [case for case in cases if case.source == "trained" and case.rule.clip.zeroes]
-        place = {(c.name, c.rule.outside, c.source, c.target): i for i, c in enumerate(self.cases)}
-        corrections = any(c.rule.on in CORRECTED for c in self.cases)
-        band, plain = (REFERENCE_MASK, "mask") if corrections else (REFERENCE_BAND, "drop")
-        self.plain = plain
-        self.references: dict[str, list[int | None]] = {
-            "diff_fspo": [place.get((band, c.rule.outside, c.source, c.target)) for c in self.cases],
-            "diff_drop": [place.get((c.name, plain, c.source, c.target)) for c in self.cases],
-        }
+        self.plain = "mask" if any(c.rule.on in CORRECTED for c in self.cases) else "drop"
         self.width = width
         self._rng = np.random.default_rng(seed)
         self._uses: dict[str, _Use] = {}
@@ -133,63 +117,42 @@ class CosineTable:
         for keep in dropped:
             order = np.argsort(self._rng.random((n, self.draws)), axis=0)
             columns.append(np.where(order < keep, weight[:, None], 0.0))
-        use.add(window, np.column_stack(columns), weight[:, None], self.references)
+        use.add(window, np.column_stack(columns), weight[:, None])
 
     def rows(self) -> list[CosineRow]:
         """Return the rows of the table cosine."""
         out: list[CosineRow] = []
         for name, use in self._uses.items():
             update = np.concatenate(use.cluster_update)
-            cross = {name: np.array(found) for name, found in use.cross.items()}
             cluster = np.unique(np.concatenate(use.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
-            columns = CosineColumns.of(use.inner, use.left, use.right, update, self.width, cross, cluster)
+            columns = CosineColumns.of(use.inner, use.left, use.right, update, self.width, cluster)
             for i, case in enumerate(self.cases):
                 key = CaseKey(RuleKey.of(self.key, case), "nonzero", name)
-                references = {name: others[i] for name, others in self.references.items()}
-                out += self._rows(key, columns, [i], use, use.reasons.get(i, ""), references)
+                out += self._rows(key, columns, [i], use, use.reasons.get(i, ""))
             start = len(self.cases)
             controls = [("matched", t) for t in self.targets]
             controls += [("trained", float("nan"))] if self.trained else []
             for source, target in controls:
                 key = CaseKey(RuleKey(self.key, "random", self.plain, source, target), "nonzero", name)
                 draws = list(range(start, start + self.draws))
-                out += self._rows(key, columns, draws, use, "", {})
+                out += self._rows(key, columns, draws, use, "")
                 start += self.draws
         return out
 
-    def _rows(
-        self,
-        case: CaseKey,
-        columns: CosineColumns,
-        at: list[int],
-        use: _Use,
-        reason: str,
-        references: dict[str, int | None],
-    ) -> list[CosineRow]:
+    def _rows(self, case: CaseKey, columns: CosineColumns, at: list[int], use: _Use, reason: str) -> list[CosineRow]:
         number = len(self.bins)
         out: list[CosineRow] = []
         for k in [number, *range(number)]:
             clusters, count, total = use.cluster_count[k], use.count[k], use.total[k]
             why = reason or (TOO_FEW if clusters < MIN_CLUSTERS else "")
             cosine = worst = UNKNOWN
-            gaps: dict[str, Interval] = {}
             if not why:
                 cosine = Interval(*columns.interval(k, at))
                 why = columns.undefined(k, at)
-            if not why:
-                for name, other in references.items():
-                    if other is not None:
-                        gaps[name] = Interval(*columns.difference(k, at[0], other, name))
-                        if k == number and name == "diff_fspo":
-                            gaps[f"{name}_worst"] = Interval(*columns.difference(k + 1, at[0], other, name))
             if k == number and not why:
                 worst = Interval(*columns.interval(number + 1, at))
-            row = CosineRow(
-                *(case, BinKey.of(self.bins, k, total / count if count else float("nan"))),
-                *(cosine, worst, why, int(count), int(clusters), len(use.inner.total)),
-                *(gaps.get(name, UNKNOWN) for name in CosineRow._fields[-3:]),
-            )
-            out.append(row)
+            place = BinKey.of(self.bins, k, total / count if count else float("nan"))
+            out.append(CosineRow(case, place, cosine, worst, why, int(count), int(clusters), len(use.inner.total)))
         return out
 
 
@@ -202,18 +165,11 @@ class _Use:
         self.cluster_update: list[Ints] = []
         self.prompt: list[Ints] = []  # for each update an array (2, C): rollout and prompt of each of its C clusters
         self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
-        self.cross: dict[str, list[Floats]] = {}
         self.reasons: dict[int, str] = {}
         self.number = number
         self.updates = 0
 
-    def add(
-        self,
-        window: ScoredWindow,
-        coefficients: Floats,
-        weight: Floats,
-        references: dict[str, list[int | None]],
-    ) -> None:
+    def add(self, window: ScoredWindow, coefficients: Floats, weight: Floats) -> None:
         """Add a block: the inner products of the unclipped and the clipped gradients of each of its updates.
 
         ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
@@ -227,10 +183,6 @@ class _Use:
             self.inner.add(*gram.products(c, w))
             self.left.add(*gram.products(c, c))
             self.right.add(*gram.products(w, w))
-            for name, others in references.items():
-                if others:
-                    paired = c[:, [i if other is None else other for i, other in enumerate(others)]]
-                    self.cross.setdefault(name, []).append(gram.products(c[:, : len(others)], paired)[0])
             self.prompt.append(np.stack([window.rows.rollout[one], window.rows.prompt[one]]))
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import UPDATE
 from analysis.tables.acceptance import AcceptanceRow, LreRow, TrendRow
-from analysis.tables.columns import RunKey, frame
+from analysis.tables.columns import RunKey, frame, names
 from analysis.tables.cosine import CosineRow
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import MomentRow, ScalingRow
@@ -99,15 +99,37 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def read_table(folder: Path, name: str, fix: str) -> pd.DataFrame:
-    """Read one table of an analysis.
+class Analysis(NamedTuple):
+    """The tables of an analysed run, by name, and its summary.json."""
+
+    tables: dict[str, pd.DataFrame]
+    summary: dict[str, Any]
+
+
+def read_analysis(run: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on) -> Analysis:
+    """Read what ``fspo analyse`` wrote about a run, by one partition and log-ratio.
 
     Raises
     ------
     UserError
-        If the file is missing or damaged; the message ends with ``fix``.
+        If the run does not exist or has no finished analysis, or if a file is damaged or lacks a column, as those of an
+        earlier release may. The message says how to get it.
     """
-    file = folder / f"{name}.parquet"
+    check_run(run)
+    folder, fix = Path(run) / folder_name(partition, on), f"run `fspo analyse {run}{options_of(partition, on)}`"
+    if not (folder / SUMMARY).is_file():
+        # If the run folder holds no log at all, `log_files` raises a UserError with the advice for that.
+        log_files(run)
+        raise UserError(f"{run} has no finished analysis: {fix} first")
+    summary = _read_summary(folder / SUMMARY, f"{fix} again")
+    tables = {name: _read_table(folder / f"{name}.parquet", f"{fix} again") for name in TABLES}
+    for name, table in tables.items():
+        if lacking := [column for column in names(TABLES[name]) if column not in table]:
+            raise UserError(f"table '{name}' of {run} has no column '{lacking[0]}': {fix} again")
+    return Analysis(tables, summary)
+
+
+def _read_table(file: Path, fix: str) -> pd.DataFrame:
     try:
         return pd.read_parquet(file)
     except (OSError, ValueError) as error:
@@ -115,15 +137,7 @@ def read_table(folder: Path, name: str, fix: str) -> pd.DataFrame:
         raise UserError(f"{file} cannot be read: {fix} ({why})") from error
 
 
-def read_summary(folder: Path, fix: str) -> dict[str, Any]:
-    """Read summary.json of an analysis.
-
-    Raises
-    ------
-    UserError
-        If the file is missing or damaged; the message ends with ``fix``.
-    """
-    file = folder / SUMMARY
+def _read_summary(file: Path, fix: str) -> dict[str, Any]:
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
         if not {"damage", "warnings"} <= summary.keys():
@@ -143,23 +157,10 @@ def read_tables(
     Raises
     ------
     UserError
-        If a run has no finished analysis.
+        As `read_analysis` does.
     """
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
-    for run in runs:
-        folder = Path(run) / folder_name(partition, on)
-        check_run(run)
-        if not (folder / SUMMARY).is_file():
-            # If the run folder holds no log at all, `log_files` raises a UserError with the advice for that.
-            log_files(run)
-            raise UserError(
-                f"{run} has no finished analysis: run `fspo analyse {run}{options_of(partition, on)}` first"
-            )
-        again = f"run `fspo analyse {run}{options_of(partition, on)}` again"
-        read_summary(folder, again)
-        for name in TABLES:
-            parts[name].append(read_table(folder, name, again))
-    full = {name: [p for p in found if len(p)] or found[:1] for name, found in parts.items()}
+    found = [read_analysis(run, partition, on).tables for run in runs]
+    full = {name: [of[name] for of in found if len(of[name])] for name in TABLES}
     return {
-        name: pd.concat(found, ignore_index=True) if found else frame(TABLES[name], []) for name, found in full.items()
+        name: pd.concat(some, ignore_index=True) if some else frame(TABLES[name], []) for name, some in full.items()
     }

@@ -1,7 +1,7 @@
-"""The tables moments and scaling: mean, variance and distribution of S by length (assumptions of docs/theory.md).
+"""The tables moments and scaling: mean and variance of S by length (assumptions of docs/theory.md).
 
-The rows of several updates and blocks are pooled, and the variance of S changes as training goes on. So normality and
-the exponent H are measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
+The rows of several updates and blocks are pooled, and the variance of S changes as training goes on. So the exponent H
+is measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
 of sum S^2 / sum L over the rows of the same update. The division by ``scale_s`` removes differences between updates
 and leaves differences between lengths.
 """
@@ -12,7 +12,6 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
@@ -22,14 +21,11 @@ from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.rules import MAX_EXPONENT, importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios
-from fspo.stats.intervals import CONFIDENCE, simultaneous_half_widths, t_quantile
+from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 FAIR_SHARES = (0.95, 0.85)
 """Shares of the responses that are not clipped where the table scaling gives the fair exponent."""
-GRID = special.ndtri(np.arange(1, 20) / 20)
-"""The 19 points at which the distribution of z (standardised S) is compared with the normal distribution: its quantiles
-1/20 to 19/20."""
 
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
 Use = Annotated[
@@ -40,7 +36,7 @@ Use = Annotated[
 class MomentRow(NamedTuple):
     """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
 
-    Written for every run. docs/theory.md T1, T4, T5.
+    Written for every run. docs/theory.md T1, T5.
     """
 
     run: RunKey
@@ -54,13 +50,6 @@ class MomentRow(NamedTuple):
     k3_per_token: Annotated[float, "sum of k3 over sum of L: the estimate of KL(old||new)", "nats per token"]
     mean_weight: Annotated[
         Interval, f"mean of exp(S), the exponent at most {MAX_EXPONENT:g}; 1 in the first epoch (T5)", "number"
-    ]
-    ks_distance: Annotated[
-        Interval,
-        "largest |F(t) - Phi(t)| over the twentieths of the normal distribution, F that of z over its standard "
-        "deviation, z being S less its bin's mean over (root of sum S^2 / sum L of the update) sqrt(L)",
-        "probability",
-        "ks_",
     ]
     reason: Reason
 
@@ -127,31 +116,30 @@ def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRo
             view = everyone.take(chosen, bins)
             key = RunKey.of(run), subset, use
             if len(view.rows):
-                moments += _moments(key, view, scale[chosen], bins)
+                moments += _moments(key, view, bins)
                 scaling += _scaling(key, view, scale[chosen], window_size)
     return moments, scaling
 
 
-def _moments(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, bins: Bins) -> list[MomentRow]:
+def _moments(key: tuple[RunKey, str, str], view: BinnedRows, bins: Bins) -> list[MomentRow]:
     rows, number = view.rows, len(bins)
     S, L = rows.S, rows.length
     mean = ratios(S, view.cluster, view.bins, number)
     k3 = ratios(rows.k3_sum, view.cluster, view.bins, number, L)
-    z = standardized(S, L, scale, view.bins)
     out: list[MomentRow] = []
     for k in range(number + 1):
         place = BinKey.of(bins, k, view.mean[k])
         counts = int(mean.count[k]), int(mean.clusters[k])
         at = view.bins == k if k < number else np.ones(len(S), bool)
         if mean.clusters[k] < MIN_CLUSTERS:
-            nothing = (UNKNOWN, UNKNOWN, np.nan, UNKNOWN, UNKNOWN)
+            nothing = (UNKNOWN, UNKNOWN, np.nan, UNKNOWN)
             out.append(MomentRow(*key, place, *counts, *nothing, TOO_FEW))
             continue
         cluster = dense(view.cluster[at])
         weight = ratios(importance_weight(S[at]), cluster, np.zeros(at.sum(), np.int64), 1)
         row = MomentRow(
             *(*key, place, *counts, mean_at(mean, k), variance_interval(S[at], cluster)),
-            *(k3.value[k], mean_at(weight, 0), normal_distance(z[at], cluster), ""),
+            *(k3.value[k], mean_at(weight, 0), ""),
         )
         out.append(row)
     return out
@@ -181,52 +169,6 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
     se = np.sqrt(np.sum(scores**2) * clusters / (clusters - 1)) / deviation.mean()
     half = t_quantile(clusters - 1, level) * se
     return Interval(variance, variance * float(np.exp(-half)), variance * float(np.exp(half)))
-
-
-def normal_distance(z: Floats, cluster: Ints) -> Interval:
-    """Return how far the distribution of the numbers z (N,) is from a normal distribution, with an interval.
-
-    It is the largest difference, at the points ``GRID``, between the distribution functions of z, scaled to unit
-    variance, and of the normal distribution: how far the share of S below an edge can be from the share under a normal
-    distribution. Its interval comes from simultaneous confidence limits at all points; it lies above 0 if normality is
-    rejected.
-    """
-    clusters = int(cluster.max()) + 1
-    sd = float(z.std())
-    if clusters < MIN_CLUSTERS or not sd > 0:
-        return UNKNOWN
-    u = (z - z.mean()) / sd
-    below = below_grid(u, cluster, clusters)
-    law = below.sum(0) / len(u)
-    sums = below - np.outer(np.bincount(cluster), law) + of_standardising(u, cluster, clusters)
-    covariance = sums.T @ sums * clusters / (clusters - 1) / len(u) ** 2
-    half_widths = simultaneous_half_widths(covariance, clusters - 1)
-    distance = np.abs(law - special.ndtr(GRID))
-    ends = float(np.max(np.maximum(distance - half_widths, 0))), float(np.max(distance + half_widths))
-    return Interval(float(distance.max()), *ends)
-
-
-def below_grid(u: Floats, cluster: Ints, clusters: int) -> Floats:
-    """Count, for each of C clusters and each of the 19 points of ``GRID``, the cluster's rows with u at most the point.
-
-    ``u`` and ``cluster`` (N,) are a value and the cluster of each row; the result is (C, 19).
-    """
-    place = np.searchsorted(GRID, u) + cluster * (len(GRID) + 1)
-    counts = np.bincount(place, minlength=clusters * (len(GRID) + 1)).reshape(clusters, -1)
-    return np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
-
-
-def of_standardising(u: Floats, cluster: Ints, clusters: int) -> Floats:
-    """Return the part of each cluster's influence on the distribution function of u that is due to u (N,) being
-    standardised by an estimated mean and standard deviation.
-
-    The result (C, 19) is at the 19 points of ``GRID`` and summed over the cluster's rows. Near a normal distribution,
-    an estimated mean that is too large by e raises the distribution function at t by e phi(t), and an estimated
-    standard deviation that is too large by e raises it by e t phi(t) (phi: the normal density).
-    """
-    density = np.exp(-(GRID**2) / 2) / np.sqrt(2 * np.pi)
-    shift, stretch = (np.bincount(cluster, x, clusters) for x in (u, (u**2 - 1) / 2))
-    return np.outer(shift, density) + np.outer(stretch, density * GRID)
 
 
 def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, window_size: int) -> list[ScalingRow]:

@@ -40,7 +40,6 @@ class NoiseRow(NamedTuple):
     clusters: Clusters
     out_of_band: Annotated[Interval, "share of responses outside the band of the rule that trained", "share"]
     mean_square_per_token: Annotated[Interval, "sum of S^2 over sum of L", "nats squared per token"]
-    drift_per_token: Annotated[Interval, "sum of S over sum of L", "nats per token"]
     reason: Reason
 
 
@@ -87,16 +86,15 @@ def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
         cut = ratios(~log.column("band_accept")[at], group, place, number, binary=True)
         low, high = proportion_interval(cut.value, cut.variance, cut.count, cut.clusters)
         spread = ratios(S[at] ** 2, group, place, number, L[at])
-        drift = ratios(S[at], group, place, number, L[at])
         for k in [number, *range(number)]:
             inside = place == k if k < number else np.ones(len(at), bool)
             few = cut.clusters[k] < MIN_CLUSTERS
             mean = float(coordinate[at][inside].mean()) if inside.any() else np.nan
             key = RunKey.of(run), name, meanings.get(name, name), BinKey.of(bins, k, mean)
             counts = int(cut.count[k]), int(cut.clusters[k])
-            numbers = UNKNOWN, UNKNOWN, UNKNOWN
+            numbers = UNKNOWN, UNKNOWN
             if not few:
-                numbers = Interval(cut.value[k], low[k], high[k]), mean_at(spread, k), mean_at(drift, k)
+                numbers = Interval(cut.value[k], low[k], high[k]), mean_at(spread, k)
             out.append(NoiseRow(*key, *counts, *numbers, TOO_FEW if few else ""))
     return out, notes + Notes(warnings=_warnings(run, out))
 

@@ -29,7 +29,7 @@ from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import UNCORRECTED, Case, common_weight
 from analysis.scores.caps import CapSums
 from analysis.scores.products import Judge, Products, UpdateGram, collapsed
-from analysis.scores.sketch_error import cosine_covariance
+from analysis.scores.sketch_error import cosine_variance
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
@@ -266,7 +266,7 @@ class PopulationTable:
             np.array([total[k, i if total.shape[1] > 1 else 0] for total in self._pool.parts[name].total])
             for name in ("inner", "left", "right")
         )
-        variance = float(cosine_covariance((n, a), (n, a), a, b, self.width))
+        variance = float(cosine_variance(n, a, b, self.width))
         # Sketches add noise to the inner products of single updates, so the variance that is estimated from them may be
         # 0. Return at least the variance that the cosine has if every update has the same inner products.
         cosine = float(n.sum() / math.sqrt(a.sum() * b.sum()))

@@ -16,8 +16,6 @@ from analysis.tables.moments import FAIR_SHARES
 from fspo.rules import COMPARED, CORRECTIONS, OF_CLIP_RULES
 from fspo.stats.intervals import PERCENT
 
-PRINTED = ("acceptance", "trend", "cosine", "scaling")
-"""Names of the tables that are read."""
 PLAIN = (*OF_CLIP_RULES[:1], "mask")
 """What happens outside the range in the rows that are printed: drop for clip rules, mask for corrections."""
 NO_SCORES = "not known, because the log has no scores (fspo train writes them)"
@@ -32,7 +30,7 @@ def printed(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -
     Parameters
     ----------
     tables : mapping of str -> DataFrame
-        The tables `acceptance`, `trend`, `cosine` and `scaling` of one run.
+        The tables of one run, of which `acceptance`, `trend`, `cosine` and `scaling` are read.
     partition : Partition
         What the responses are binned by.
     on : str

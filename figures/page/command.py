@@ -45,7 +45,6 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     """
     from analysis.doctor.examine import examine
     from analysis.doctor.findings import SHOWN
-    from analysis.tables.files import read_tables
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
     from figures.page.report import BEGINNING, SECTIONS, write_report
@@ -53,13 +52,13 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     from fspo.base.files import refuse_foreign_file
 
     refuse_foreign_file(path, BEGINNING, "fspo report")
-    read_tables(runs)  # only to raise UserError for a run without a finished analysis
+    tables = load(runs)
     examined = [examine(run) for run in runs]
     diagnoses = [diagnosis.to_dict() for diagnosis in examined]
     folder = path.parent / "figures"
     check_output(folder)
     shown = [name for names in SECTIONS.values() for name in names]
-    drawn = draw_all(load([*runs]), folder, only=only or shown)
+    drawn = draw_all(tables, folder, only=only or shown)
     write_captions(drawn, folder / "captions.json")
     title = f"FSPO: {', '.join(run.name for run in runs)}"
     write_report(path, title=title, runs=runs, diagnoses=diagnoses, folder=folder, captions=described(drawn))

@@ -16,13 +16,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.files import read_summary, read_table
 from figures.page.story import sentences
-from figures.tables import Frame
+from figures.tables import load
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import ANALYSIS
 
 BEGINNING = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta name="generator" content="fspo">\n'
 """First words of every report, by which a report is recognised among other HTML files."""
@@ -82,7 +80,8 @@ def write_report(
     options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
     loader, escape = FileSystemLoader(Path(__file__).parent), select_autoescape(default=True)
     environment = Environment(loader=loader, autoescape=escape, **options)
-    warned = [line for run in runs for line in warnings(run)]
+    of_runs = load(runs)
+    warned = warnings(of_runs.summaries)
     by_name = {str(caption["name"]): caption for caption in captions}
     sections = []
     for name, wanted in SECTIONS.items():
@@ -100,7 +99,7 @@ def write_report(
             tables.append(table("Every hypothesis of the claims on every task", [*parts], most=1000))
         figures = [figure(folder, caption) for caption in shown if not caption["skipped"]]
         sections.append({"title": name, "notes": notes, "tables": tables, "figures": figures})
-    told = sentences({name: read_all(runs, name) for name in ("acceptance", "cosine")}, diagnoses)
+    told = sentences({name: of_runs.frames.get(name, pd.DataFrame()) for name in ("acceptance", "cosine")}, diagnoses)
     said = {"fspo": version("fspo"), **(provenance or {}), "all figures and their numbers": folder.name}
     page = environment.get_template("report.html.j2").render(
         beginning=BEGINNING,
@@ -114,23 +113,12 @@ def write_report(
     return warned
 
 
-def warnings(run: Path) -> list[str]:
-    """Return the analysis's warnings about a run, and the parts of its log that could not be read, one line each."""
-    summary = read_summary(run / ANALYSIS, f"run `fspo analyse {run}` again")
-    return [f"{run.name}: {line}" for line in (*summary["damage"], *summary["warnings"])]
+def warnings(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the analysis's warnings about each run, and the parts of its log that could not be read, one line each.
 
-
-def read_all(runs: Sequence[Path], name: str) -> Frame:
-    """Return one table of several runs, concatenated; runs without rows are left out.
-
-    Raises
-    ------
-    UserError
-        If a table cannot be read.
+    ``summaries`` holds the contents of summary.json by the run's name.
     """
-    found = [read_table(run / ANALYSIS, name, f"run `fspo analyse {run}` again") for run in runs]
-    found = [frame for frame in found if len(frame)]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    return [f"{run}: {line}" for run, of in summaries.items() for line in (*of["damage"], *of["warnings"])]
 
 
 def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -103,7 +103,6 @@ class Accepted:
     kept: Floats
     whole: Floats
     lengths: Floats
-    window: np.ndarray
 
     @staticmethod
     def of(
@@ -114,13 +113,12 @@ class Accepted:
         outside: str,
         measure: str,
         factor: float = 1.0,
-        window: np.ndarray | None = None,
     ) -> Accepted:
         """Return what `RULE` accepts of n responses with the indices ``at``, the shares ``mass`` and the advantages
         ``A``, arrays (n,), under docs/theory.md section 1.
 
         ``measure`` names the acceptance: band, update or weight; for update and weight, responses with A = 0 do not
-        count. ``factor`` multiplies the half-widths. Unless ``window`` (n,) is given, there is one window.
+        count. ``factor`` multiplies the half-widths.
         """
         weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside, RULE, factor))
         S, n = bandit.log_ratio[at], bandit.lengths[at]
@@ -128,8 +126,7 @@ class Accepted:
         kept = {"band": inside, "update": alone, "weight": weights}[measure]
         whole = np.exp(S) if measure == "weight" else np.ones(S.size)
         some = (A != 0) | (measure == "band")
-        place = np.zeros(S.size, np.int64) if window is None else window
-        return Accepted(mass[some] / mass[some].sum(), kept[some].astype(float), whole[some], n[some], place[some])
+        return Accepted(mass[some] / mass[some].sum(), kept[some].astype(float), whole[some], n[some])
 
     @property
     def mean(self) -> float:
@@ -141,15 +138,13 @@ class Accepted:
         here = self.mass * (np.digitize(self.lengths, edges) == np.arange(1, len(edges))[:, None])
         return here.sum(axis=1), (here @ self.kept) / (here @ self.whole)
 
-    def trend(self, within: bool = False, weighted: bool = True) -> float:
-        """Return the slope of the straight line of acceptance over log2 of the length, by least squares. ``within``:
-        among the responses of a window, with one slope for all windows.
+    def trend(self, weighted: bool = True) -> float:
+        """Return the slope of the straight line of acceptance over log2 of the length, by least squares.
 
         Each response has the weight ``whole`` in the fit; without ``weighted`` (for a near miss), it has the weight 1.
         """
         weight, x = self.mass * (self.whole if weighted else 1.0), np.log2(self.lengths)
-        place = self.window if within else 0 * self.window
-        x = x - (np.bincount(place, weight * x) / np.bincount(place, weight))[place]
+        x = x - weight @ x / weight.sum()
         return float((self.mass * x) @ self.kept / (weight @ x**2))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.tables.columns import names
-from analysis.tables.files import TABLES
+from analysis.tables.files import TABLES, write_tables
 from fspo.rules import PRESETS
 from fspo.theory import band_acceptance
 
@@ -186,8 +185,7 @@ def fake_tables(
             bad = frames[name].index % 5 == 2
             frames[name].loc[bad, ["estimate", "ci_low", "ci_high"]] = np.nan
             frames[name].loc[bad, "reason"] = "fewer than 20 clusters"
-    declared = ((name, frame, names(TABLES[name])) for name, frame in frames.items() if name in TABLES and len(frame))
-    return frames | {name: frame.reindex(columns=[*columns]) for name, frame, columns in declared}
+    return frames
 
 
 def noise_floor(who: dict) -> pd.DataFrame:
@@ -197,21 +195,15 @@ def noise_floor(who: dict) -> pd.DataFrame:
         share = 0.02 * (place["bin_mean"] > 90) * (name == "bfloat16")
         row = {**who, "source": name, "meaning": f"{name} in words", **place, "count": 100, "clusters": 20}
         row |= {"out_of_band": share, "out_of_band_ci_low": share / 2, "out_of_band_ci_high": share + 0.05}
-        for column, value in (("mean_square_per_token", size), ("drift_per_token", -size)):
-            row |= {column: value, f"{column}_ci_low": value * 0.5, f"{column}_ci_high": value * 1.5}
+        row |= {f"mean_square_per_token{end}": size * x for end, x in (("", 1), ("_ci_low", 0.5), ("_ci_high", 1.5))}
         out.append({**row, "reason": ""})
     return pd.DataFrame(out)
 
 
-def write_run(folder: Path, frames: dict[str, pd.DataFrame]) -> Path:
-    """A run folder with its analysis tables."""
-    target = folder / "analysis"
-    target.mkdir(parents=True)
-    for name, frame in frames.items():
-        frame.to_parquet(target / f"{name}.parquet")
-    who = frames["training"].iloc[0]
-    summary = {"run": folder.name, "rule": who["trained_rule"], "seed": int(who["seed"]), "damage": [], "warnings": []}
-    (target / "summary.json").write_text(json.dumps(summary))
+def write_run(folder: Path, frames: dict[str, pd.DataFrame], place: str = "analysis", **summary: list[str]) -> Path:
+    """A run folder with its analysis tables, empty where none is given, and what is given of its summary."""
+    known = {name: frames.get(name, pd.DataFrame()).reindex(columns=[*names(row)]) for name, row in TABLES.items()}
+    write_tables(folder / place, known, {"damage": [], "warnings": []} | summary)
     return folder
 
 

@@ -16,6 +16,7 @@ from figures.tables import load
 from fspo.base.errors import UserError
 from fspo.rules import correction
 from tests.analysis.conftest import Plan, write_log
+from tests.figures.conftest import write_run
 
 
 def test_figures_of_another_ratio_say_so(tmp_path):
@@ -40,7 +41,7 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     assert set(labels) == {*candidates("engine"), *CRITERIA} - {UNCORRECTED}
     # the panel is named by the correction, and not by fspo, which clipped
     assert find_module("clip_over_training").figure(tables, Style()).axes[0].get_title("left") == "mis"
-    with pytest.raises(UserError, match=r"run fspo analyse .* --on behaviour first"):
+    with pytest.raises(UserError, match=r"run `fspo analyse .* --on behaviour` first"):
         load([run], on="behaviour")
 
 
@@ -75,18 +76,15 @@ def test_bad_input_names_the_cure(case_runs, tmp_path, arguments, message):
 
 def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):
     for parent in ("a", "b"):
-        folder = tmp_path / parent / "fspo" / "analysis"
-        folder.mkdir(parents=True)
-        case_tables("one")["lre"].to_parquet(folder / "lre.parquet")
+        write_run(tmp_path / parent / "fspo", case_tables("one").frames)
     assert set(load([tmp_path / "a" / "fspo", tmp_path / "b" / "fspo"])["lre"]["run"]) == {"a/fspo", "b/fspo"}
 
 
 def test_a_missing_column_is_told_and_an_error_of_ours_is_raised(tmp_path, case_tables, monkeypatch):
-    folder = tmp_path / "fspo" / "analysis"
-    folder.mkdir(parents=True)
     tables = case_tables("one")
+    folder = write_run(tmp_path / "fspo", tables.frames) / "analysis"
     tables["lre"].drop(columns="ci_low").to_parquet(folder / "lre.parquet")
-    with pytest.raises(UserError, match=r"table 'lre' of .* has no column 'ci_low': run fspo analyse .*/fspo again"):
+    with pytest.raises(UserError, match=r"table 'lre' of .* has no column 'ci_low': run `fspo analyse .*/fspo` again"):
         load([tmp_path / "fspo"])
     monkeypatch.setattr("figures.of_runs.variance_scaling.rows", lambda tables: tables["moments"]["var_s"])
     with pytest.raises(KeyError, match="var_s"):

@@ -8,26 +8,7 @@ from scipy import stats as sps
 from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.run import analyse, shared_bins
-from analysis.tables.moments import exponent, normal_distance, standardized, update_scale, variance_interval
-
-
-def test_distance_of_a_laplace_law_is_its_closed_form():
-    z = np.random.default_rng(1).laplace(size=200_000)
-    grid = sps.norm.ppf(np.arange(1, 20) / 20)
-    truth = np.max(np.abs(sps.laplace.cdf(grid, scale=1 / np.sqrt(2)) - sps.norm.cdf(grid)))
-    value, low, high = normal_distance(z, np.arange(200_000) // 8)
-    assert value == pytest.approx(truth, abs=0.003)
-    assert 0 < low <= truth <= high
-
-
-def test_normal_data_rarely_refute_normality():
-    rng = np.random.default_rng(2)
-    cluster = np.repeat(np.arange(100), 8)
-    refuted = 0
-    for _ in range(200):
-        z = 0.6 * np.repeat(rng.normal(size=100), 8) + 0.8 * rng.normal(size=800)
-        refuted += normal_distance(z, cluster).low > 0
-    assert refuted / 200 < 0.05 + 3 * np.sqrt(0.95 * 0.05 / 200)
+from analysis.tables.moments import exponent, standardized, update_scale, variance_interval
 
 
 def test_variance_interval_by_hand_and_by_coverage():

@@ -57,7 +57,6 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
         assert row["count"] == inside.sum()
         assert row["out_of_band"] == pytest.approx(np.mean(np.abs(S[inside]) >= 0.3))
         assert row["mean_square_per_token"] == pytest.approx(np.sum(S[inside] ** 2) / np.sum(length[inside]))
-        assert row["drift_per_token_ci_low"] <= -0.001 <= row["drift_per_token_ci_high"]
         assert row["out_of_band_ci_low"] <= row["out_of_band"] <= row["out_of_band_ci_high"]
     (line,) = notes.warnings
     assert "low precision" in line

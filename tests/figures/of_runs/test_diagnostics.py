@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from analysis.log.partition import find_partition
-from analysis.tables.files import TABLES, folder_name, write_tables
+from analysis.tables.files import TABLES, folder_name
 from figures import find_module
 from figures.__main__ import main
 from figures.style import Style
 from figures.tables import load
 from fspo.base.errors import UserError
+from tests.figures.conftest import write_run
 from tests.figures.looking import assert_legible, titled
 
 
@@ -51,9 +52,7 @@ def by_entropy(case_tables, tmp_path_factory):
                 if "bin" in own:
                     own = own.assign(bin_lo=own["bin"] / 5, bin_hi=(own["bin"] + 1) / 5)
                 frames[name] = own
-        summary = {"rule": rule, "seed": 0, "damage": [], "warnings": []}
-        write_tables(run / folder_name(partition), frames, summary)
-        runs.append(run)
+        runs.append(write_run(run, frames, folder_name(partition)))
     return runs
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
-import pandas as pd
 import pytest
 
 from figures import draw_all
 from figures.__main__ import described
 from figures.page.report import write_report
 from tests.browser import accessibility, look
+from tests.figures.conftest import write_run
 
 LONG = "a-name-without-any-place-to-break-" * 6
 EVIL = "<script>console.error('run')</script><img src=http://evil.example/x.png>"
@@ -22,11 +20,7 @@ def report(case_tables, tmp_path_factory):
     tables = case_tables("usual")
     names = ["acceptance_by_length", "cosine_by_rule", "variance_scaling"]
     drawn = draw_all(tables, folder / "figures", only=names)
-    run = folder / LONG[:60]
-    (run / "analysis").mkdir(parents=True)
-    for name in ("acceptance", "cosine"):
-        pd.DataFrame(tables.frames[name]).to_parquet(run / "analysis" / f"{name}.parquet")
-    (run / "analysis/summary.json").write_text(json.dumps({"damage": [LONG], "warnings": [EVIL]}))
+    run = write_run(folder / LONG[:60], tables.frames, damage=[LONG], warnings=[EVIL])
     issue = {"id": "s_zero", "severity": "critical", "summary": f"{EVIL} {LONG} {'many words ' * 30}", "cure": LONG}
     part = {"claim": "1", "task": LONG, "hypothesis": EVIL, "seeds": 6, "mean": 0.1, "ci_low": 0.0, "ci_high": 0.2}
     claim = {"claim": "1", "verdict": "supported", "sentence": f"{EVIL} flat", "decides": f"{LONG}: {EVIL}"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 
 import pandas as pd
@@ -11,8 +10,10 @@ import pytest
 
 from figures.page import story
 from figures.page.command import main
-from figures.page.report import SECTIONS, WHO, decision, issues, plain, read_all, table, warnings, write_report
+from figures.page.report import SECTIONS, WHO, decision, issues, plain, table, write_report
+from figures.tables import load
 from fspo.base.errors import UserError
+from tests.figures.conftest import write_run
 
 EVIL = "<script>alert('x')</script> & <img src=http://evil.example/x.png>"
 PIXEL = base64.b64decode(
@@ -36,18 +37,15 @@ def acceptance(rule: str, source: str, short: float, long: float, target: float 
 def run(tmp_path):
     """An analysed run with the tables that the page reads, and one drawn figure."""
     folder = tmp_path / "one"
-    (folder / "analysis").mkdir(parents=True)
     rows = [
         *acceptance("fspo", "trained", 0.9, 0.8),
         *acceptance("rloo", "matched", 0.98, 0.9),
         *acceptance("rloo", "matched", 0.5, 0.5, 0.85),
         *acceptance("gspo", "matched", 0.9, 0.98),
     ]
-    pd.DataFrame(rows).to_parquet(folder / "analysis/acceptance.parquet")
     cosine = {**KEYS, "rule": "fspo", "source": "matched", "target": 0.95, "bin": -1}
     cosine |= {"estimate": 0.9, "ci_low": 0.8, "ci_high": 0.95}
-    pd.DataFrame([cosine]).to_parquet(folder / "analysis/cosine.parquet")
-    (folder / "analysis/summary.json").write_text(json.dumps({"damage": [], "warnings": [EVIL]}))
+    write_run(folder, {"acceptance": pd.DataFrame(rows), "cosine": pd.DataFrame([cosine])}, warnings=[EVIL])
     (folder / "metrics.jsonl").write_text('{"rollout": 0, "reward": 0.25}\n{"rollout": 1, "reward": 0.5}\n')
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures/acceptance_by_length.png").write_bytes(PIXEL)
@@ -96,7 +94,7 @@ def test_the_page_shows_claims_figures_issues_and_numbers(run):
 
 def test_sentences_by_hand(run):
     """Bins of 4 to 15 tokens and of 64 to 256; clip rate = 1 - acceptance."""
-    tables = {name: read_all([run], name) for name in ("acceptance", "cosine")}
+    tables = load([run]).frames
     who, direction, health = story.sentences(tables, [FOUND])
     assert who == (
         "As trained, fspo clips 10 % of responses of 4 to 15 tokens, the shortest, and 20 % of those of 64 to 256, the "
@@ -146,5 +144,4 @@ def test_the_command_refuses_what_it_did_not_write(run, tmp_path):
     with pytest.raises(UserError, match="did not write it, so it is not overwritten"):
         main([str(run), "--output", str(mine)])
     assert mine.read_text() == "mine"
-    assert warnings(run) == [f"one: {EVIL}"]
     assert WHO in SECTIONS
