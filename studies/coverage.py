@@ -17,6 +17,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy import special
@@ -43,34 +44,16 @@ SLOPE = 0.02
 
 @dataclass(frozen=True)
 class Design:
-    """One design of simulated logs.
+    """One design of simulated logs."""
 
-    Attributes
-    ----------
-    prompts, responses, bins : int
-        Prompts of a log, responses to each, and bins of length.
-    equal : bool
-        Whether the bins have equal shares of the responses; else each has three quarters of the share before it.
-    mean : float
-        Acceptance over all responses.
-    correlation : float
-        Correlation, between two responses to one prompt, of the hidden normal variables that decide whether each is
-        accepted.
-    pattern : {"trend", "one"}
-        How the bins' acceptances differ: each falls below the one before by the same amount, or the last alone is
-        lower.
-    lre : float
-        True LRE_2.
-    """
-
-    prompts: int
-    responses: int
-    bins: int
-    equal: bool
-    mean: float
-    correlation: float
-    pattern: str
-    lre: float
+    prompts: Annotated[int, "prompts of a log"]
+    responses: Annotated[int, "responses to each prompt"]
+    bins: Annotated[int, "bins of length"]
+    equal: Annotated[bool, "whether the bins have equal shares; else each has three quarters of that before it"]
+    mean: Annotated[float, "acceptance over all responses"]
+    correlation: Annotated[float, "of the normal variables that decide on two responses to one prompt"]
+    pattern: Annotated[str, "trend: each bin's acceptance lies below that before; one: the last bin's alone is lower"]
+    lre: Annotated[float, "true LRE_2"]
 
     def shares(self) -> Floats:
         """Return each bin's share of the responses (K,)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from analysis.api import analyse
 from analysis.claims.estimands import CLIP_RATES, OFFLINE, clipped_offline, first_epoch, rates_by_sign, slope
-from analysis.log.loading import load_run
-from analysis.log.rows import Rows
+from analysis.log.loading import Run, load_run
+from analysis.log.rows import Rows, row_names
+from analysis.options import Options
+from analysis.scores.sketches import ScoredWindows
 from analysis.stats.fair_exponent import ResponseSet, fair_exponents
 from figures.tables import Frame
-from fspo.gradlog import read_log
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import COMPARED, MAX_EXPONENT, Rule, excess_quantile, preset, standardized_excess
+from fspo.rules import COMPARED, MAX_EXPONENT, preset
+from fspo.stats.bins import Bins
 from fspo.theory import fair_centre
 
 EDGES = (1, 16, 32, 64, 128, 256, 513)
@@ -88,21 +90,6 @@ Found = tuple[str, str, str, str, float]
 """Quantity, responses, rule, setting and value."""
 
 
-def outside(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) a rule clips with its own ranges."""
-    return np.asarray(rule.apply(rows.S, rows.length, rows.A).side) != 0
-
-
-def of_band(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool_]:
-    """Return which of the rows (N,), whatever their advantage, lie outside the rule's band set to one clip rate."""
-    out = np.zeros(len(rows), bool)
-    for position in np.unique(rows.updates):
-        at = np.flatnonzero(rows.updates == position)
-        excess = standardized_excess(rule, rows.S[at], rows.length[at], rows.A[at], rate="band")
-        out[at] = excess > excess_quantile(excess, 1 - clip_rate, rule.label)
-    return out
-
-
 def of_ranges(rows: Rows) -> Iterator[Found]:
     """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip."""
     tried = [(name, "default", preset(name).rule) for name in COMPARED]
@@ -111,7 +98,7 @@ def of_ranges(rows: Rows) -> Iterator[Found]:
         tried.append((name, "dual clip", rule.with_dual_at(DUAL)))
         tried += [(name, f"{letter} {x:g}", replace(rule, range_lo=x, range_hi=x)) for x in ranges]
     for name, setting, rule in tried:
-        cut = outside(rule, rows)
+        cut = np.asarray(rule.apply(rows.S, rows.length, rows.A).side) != 0
         yield "clip rate", "A != 0", name, setting, float(cut.mean())
         yield "slope", "A != 0", name, setting, slope(cut, rows.length)
         for sign, rate in zip(("A < 0", "A > 0"), rates_by_sign(cut, rows.A), strict=True):
@@ -126,7 +113,7 @@ def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             setting, rule = f"{clip_rate:.0%}", preset(name).rule
-            yield "slope", "all", name, setting, slope(of_band(rule, every, clip_rate), every.length)
+            yield "slope", "all", name, setting, slope(clipped_offline(rule, every, clip_rate, "band"), every.length)
             signs = rates_by_sign(clipped_offline(rule, rows, clip_rate), rows.A)
             for sign, rate in zip(("A < 0", "A > 0"), signs, strict=True):
                 yield "clip rate", sign, name, setting, rate
@@ -156,7 +143,7 @@ def of_centres(rows: Rows, every: Rows) -> Iterator[Found]:
             yield f"slope, centre {name}", "A != 0", "fspo", f"{clip_rate:.0%}", slope(cut, rows.length)
 
 
-def of_strata(run: Path, rows: Rows) -> Iterator[Found]:
+def of_strata(run: Run, rows: Rows) -> Iterator[Found]:
     """Yield the share of the squared loss of direction that lies between strata: of length, of sign, and of both.
 
     The loss of an update is the mean of (M / a - 1) w A psi, with M the rule's multiplier and a its mean; between
@@ -164,26 +151,26 @@ def of_strata(run: Path, rows: Rows) -> Iterator[Found]:
     the run's first epoch. Squared norms are means over pairs of different prompts of one update, which chance does not
     raise, and are added up over the scored updates.
     """
-    log = read_log(run)
-    index, scores = log.scores() if "score_unit" in log else ((), ())
-    if not len(index):
-        return
-    names = ("rollout", "step", "response_id")
-    place = {key: i for i, key in enumerate(zip(rows.rollout, rows.step, rows.response, strict=True))}
-    keys = zip(*(log.column(name)[index] for name in names), strict=True)
-    found = [(i, place[key]) for i, key in enumerate(keys) if key in place]
-    of_score, at = (np.array(x) for x in zip(*found, strict=True))
-    weight = np.exp(np.minimum(rows.S[at], MAX_EXPONENT)) * rows.A[at]
-    vectors, step, prompt = weight[:, None] * scores[of_score], rows.step[at], rows.prompt[at]
     length, sign = np.digitize(rows.length, EDGES[1:-1]), (rows.A > 0).astype(int)
     strata = {"length": length, "sign": sign, "length and sign": 2 * length + sign}
-    for clip_rate in CLIP_RATES:
-        for name in COMPARED:
-            losses = lost(~clipped_offline(preset(name).rule, rows, clip_rate), strata)
-            squares = {of: between_prompts(loss[at, None] * vectors, step, prompt) for of, loss in losses.items()}
-            for of in strata:
-                share = squares[of] / squares["all"] if squares["all"] > 0 else np.nan
-                yield f"share of the loss between strata of {of}", "A != 0", name, f"{clip_rate:.0%}", share
+    known, losses = row_names(rows.rollout, rows.step, rows.response), {}
+    cases = list(product(CLIP_RATES, COMPARED))
+    for clip_rate, name in cases:
+        found = lost(~clipped_offline(preset(name).rule, rows, clip_rate), strata)
+        losses |= {(of, name, clip_rate): loss for of, loss in found.items()}
+    weighted = np.column_stack([*losses.values()]) * np.exp(np.minimum(rows.S, MAX_EXPONENT))[:, None]
+    squares = np.zeros(len(losses))
+    for window in ScoredWindows(run, Bins((1, np.inf)), Options.window):
+        place = known.get_indexer(row_names(window.rows.rollout, window.rows.step, window.rows.response))
+        for update in range(window.updates):
+            at, _, gram = window.part(update, 1)
+            if (place[at] >= 0).all():  # else the update is a rollout's first, or of a later epoch
+                squares += np.nan_to_num(gram.between(weighted[place[at]], weighted[place[at]])[0][-1])
+    of_losses = dict(zip(losses, squares, strict=True))
+    for (clip_rate, name), of in product(cases if squares.any() else (), strata):
+        whole = of_losses["all", name, clip_rate]
+        share = of_losses[of, name, clip_rate] / whole if whole > 0 else np.nan
+        yield f"share of the loss between strata of {of}", "A != 0", name, f"{clip_rate:.0%}", share
 
 
 def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
@@ -195,32 +182,11 @@ def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[
     return found
 
 
-def between_prompts(vectors: NDArray[np.float64], step: NDArray[np.int64], prompt: NDArray[np.int64]) -> float:
-    """Return the sum over updates of the mean inner product of two responses' vectors (N, D) to different prompts."""
-    total = 0.0
-    for update in np.unique(step):
-        at = step == update
-        number, code = np.unique(prompt[at], return_inverse=True)
-        sums = np.zeros((len(number), vectors.shape[1]))
-        np.add.at(sums, code, vectors[at])
-        pairs = at.sum() ** 2 - np.sum(np.bincount(code) ** 2)
-        total += float(np.sum(sums.sum(0) ** 2) - np.sum(sums**2)) / pairs if pairs else 0.0
-    return total
-
-
-def of_caps(tables: dict[str, Frame]) -> Iterator[Found]:
-    """Yield, by bin of length, the log cap on weights of least error (T11), rloo's and fspo's upper edge at its default
-    range, and how far the bin's update is aligned with that of the other bins."""
-    table = tables["population"].query("bin >= 0 and quantity in ('log_cap', 'log_edge', 'alignment')")
-    table = table[(table.source == "given") & (table.outside == "drop") & table.estimate.notna()]
-    for row in table[table.rule.isin(["none", "rloo", "fspo"])].itertuples():
-        rule = "" if row.rule == "none" else row.rule
-        yield row.quantity.replace("_", " "), "A != 0", rule, f"from {row.bin_lo:g} tokens", row.estimate
-
-
 def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
     """Yield numbers from the tables of an analysis: how S spreads and drifts, the LRE, and what clipping does to the
-    direction of the update, where scores are logged."""
+    direction of the update, where scores are logged. By bin of length: the log cap on weights of least error (T11),
+    rloo's and fspo's upper edge at its default range, and how far the bin's update is aligned with the other bins'.
+    """
     signs = {"all": "A != 0", "negative": "A < 0", "positive": "A > 0"}
     for row in tables["scaling"].query("use == 'first' and subset == 'nonzero'").itertuples():
         yield "exponent of the spread", signs[row.sign], "", "", row.slope_2H / 2
@@ -228,34 +194,32 @@ def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
         for kept, setting in (("95", "5%"), ("85", "15%")):
             yield "weight in the fair exponent", signs[row.sign], "", setting, getattr(row, f"weight_{kept}")
             yield "part of shares", signs[row.sign], "", setting, getattr(row, f"of_shares_{kept}")
+    lre = tables["lre"].query("measure == 'update' and norm in ('l2', 'inf') and outside == 'drop'")
+    parts = [lre.assign(quantity="LRE_" + lre.norm.str.removeprefix("l"))]
+    parts.append(tables["cosine"].query("bin == -1").assign(quantity="cosine"))
+    parts.append(tables["population"].query(f"bin == -1 and quantity in {ERRORS}"))
     wanted = "use == 'first' and subset == 'nonzero' and source != 'trained' and rule not in ('none', 'random')"
-    for row in tables["lre"].query(f"{wanted} and measure == 'update' and norm in ('l2', 'inf')").itertuples():
-        if row.outside == "drop":
-            yield f"LRE_{row.norm.removeprefix('l')}", "A != 0", row.rule, _setting(row), row.estimate
-    for row in tables["cosine"].query(f"{wanted} and bin == -1").itertuples():
-        yield "cosine", "A != 0", _named(row), _setting(row), row.estimate
-    errors = tables["population"].query(
-        f"{wanted} and bin == -1 and quantity in @ERRORS", local_dict={"ERRORS": ERRORS}
-    )
-    for row in errors.itertuples():
-        yield row.quantity, "A != 0", _named(row), _setting(row), row.estimate
+    for part in parts:
+        for row in part.query(wanted).itertuples():
+            rule = row.rule if row.outside == "drop" else f"{row.rule}, {row.outside}"
+            yield row.quantity, "A != 0", rule, _setting(row.source, row.target), row.estimate
     lemma = tables["lemma"].query(f"{wanted} and outside == 'drop' and updates == 1").dropna(subset=["e_len", "e_in"])
     for (rule, source, target), some in lemma.groupby(["rule", "source", "target"], dropna=False):
-        setting = "default" if source == "given" else f"{1 - target:.0%}"
         of_length = float((some.e_len**2).sum() / (some.e_len**2 + some.e_in**2).sum())
-        yield "share of the loss due to length", "A != 0", rule, setting, of_length
-        yield "scored updates", "A != 0", rule, setting, float(len(some))
-        yield "updates whose cosine is bounded above 0", "A != 0", rule, setting, float(some.guaranteed.mean())
-        yield "least slack of the bound", "A != 0", rule, setting, float(some.slack.min())
+        of_rule = "A != 0", rule, _setting(source, target)
+        yield "share of the loss due to length", *of_rule, of_length
+        yield "scored updates", *of_rule, float(len(some))
+        yield "updates whose cosine is bounded above 0", *of_rule, float(some.guaranteed.mean())
+        yield "least slack of the bound", *of_rule, float(some.slack.min())
+    of_bins = "bin >= 0 and quantity in ('log_cap', 'log_edge', 'alignment') and rule in ('none', 'rloo', 'fspo')"
+    caps = tables["population"].query(f"{of_bins} and source == 'given' and outside == 'drop'")
+    for row in caps.dropna(subset="estimate").itertuples():
+        rule = "" if row.rule == "none" else row.rule
+        yield row.quantity.replace("_", " "), "A != 0", rule, f"from {row.bin_lo:g} tokens", row.estimate
 
 
-def _setting(row: object) -> str:
-    return "default" if row.source == "given" else f"{1 - row.target:.0%}"  # type: ignore[attr-defined]
-
-
-def _named(row: object) -> str:
-    rule, way = row.rule, row.outside  # type: ignore[attr-defined]
-    return rule if way == "drop" else f"{rule}, {way}"
+def _setting(source: str, target: float) -> str:
+    return "default" if source == "given" else f"{1 - target:.0%}"
 
 
 def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
@@ -301,7 +265,8 @@ def describe(run: Path, key: SeedKey, arm: str, planned: int) -> tuple[list[Numb
     UserError
         If the folder holds no log that can be analysed.
     """
-    rows = load_run(run).rows
+    loaded = load_run(run)
+    rows = loaded.rows
     trained = rows.take((rows.updates > 0) & (rows.A != 0))
     clipped = {int(i): float(np.mean(trained.side[trained.rollout == i] != 0)) for i in np.unique(trained.rollout)}
     rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")][:planned]
@@ -312,10 +277,6 @@ def describe(run: Path, key: SeedKey, arm: str, planned: int) -> tuple[list[Numb
     some = first_epoch(rows)
     every = rows.take((rows.used == 0) & (rows.updates > 0))
     tables = analyse(run, edges=EDGES, rules=COMPARED)
-    found = [*of_ranges(some), *of_lengths(some, every), *of_centres(some, every), *of_strata(run, some)]
-    found += [*of_tables(tables), *of_caps(tables)]
-    return (
-        [Number(key, *row) for row in found],
-        [BinRate(key, *row) for row in bin_rates(some)],
-        rollouts,
-    )
+    found = [*of_ranges(some), *of_lengths(some, every), *of_centres(some, every), *of_strata(loaded, some)]
+    found += of_tables(tables)
+    return [Number(key, *row) for row in found], [BinRate(key, *row) for row in bin_rates(some)], rollouts

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 from tqdm import tqdm
@@ -87,26 +87,14 @@ SHORT, SEEDS, FIRST_OF_POWER = SimulatedRun(engine=0.01, rollouts=6), 20, 8000
 
 
 class ErrorRate(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes
-    ----------
-    part : str
-        "false_alarms", "spoilt" or "power".
-    case : str
-        The check with the kind of its sound runs, or the defect.
-    size : str
-        Severity of the check's issue, or size of the defect.
-    noticed, named, of : int
-        Logs with a (new) issue, logs in which the issue names the defect (-1 where nothing can be named), logs.
-    """
-
-    part: str
-    case: str
-    size: str
-    noticed: int
-    named: int
-    of: int
+    part: Annotated[str, "false_alarms, spoilt or power"]
+    case: Annotated[str, "the check with the kind of its sound runs, or the defect"]
+    size: Annotated[str, "severity of the check's issue, or size of the defect"]
+    noticed: Annotated[int, "logs with a (new) issue"]
+    named: Annotated[int, "logs in which the issue names the defect; -1 where nothing can be named"]
+    of: Annotated[int, "logs"]
 
 
 def train_missing(folder: Path) -> list[Path]:

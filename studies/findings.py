@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from tqdm.auto import tqdm
 
 from analysis.claims.catalogue import TASKS
-from analysis.claims.estimands import Estimate, measure
+from analysis.claims.estimands import Estimate, holds, measure
 from analysis.claims.verdicts import judge, write_claims
 from analysis.tables.columns import frame, names
 from figures import draw, layout, scales
@@ -49,6 +49,7 @@ MEAN_OF = {
 }
 """Columns that tell the numbers of one seed of a task and set of runs apart; means are over seeds."""
 VALUE = {"estimates": "value", "numbers": "value", "bins": "rate", "rollouts": "reward"}
+MEAN = ("mean", "ci_low", "ci_high")
 DESIGN = PRESETS["paper"]
 DIGITS = ".6g"
 
@@ -58,7 +59,7 @@ def read(folder: Path) -> dict[str, Frame]:
     found = {}
     for name, row in TABLES.items():
         path = folder / f"{name}.csv"
-        table = pd.read_csv(path, keep_default_na=True) if path.is_file() else pd.DataFrame(columns=list(names(row)))
+        table = pd.read_csv(path) if path.is_file() else frame(row, [])
         if list(table.columns) != list(names(row)):
             raise UserError(f"{path} has other columns than this version writes: move it away")
         text = [c for c in table if c in ("rule", "setting", "responses")]
@@ -74,13 +75,6 @@ def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[Planned
     runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
     runs += [] if pretrained is None else planned_runs(pretrained)
     return (run for run in runs if is_over(run.job.run))
-
-
-def holds(tables: dict[str, Frame], run: PlannedRun) -> bool:
-    """Return whether the tables hold the numbers of a run."""
-    known = tables["rollouts"]
-    same = (known.task == run.task) & (known.runs == run.runs) & (known.seed == run.seed) & (known.rule == run.arm)
-    return bool(same.any())
 
 
 def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
@@ -106,17 +100,16 @@ def means(name: str, table: Frame) -> Frame:
     rows = []
     for key, some in table.groupby(keys, dropna=False, sort=True):
         values = some[VALUE[name]].dropna().to_numpy(float)
-        mean, low, high = sample_interval(values)
+        found = dict(zip(MEAN, sample_interval(values), strict=True))
         sd = values.std(ddof=1) if len(values) > 1 else np.nan
-        of = dict(zip(keys, key, strict=True))
+        of = dict(zip(keys, key, strict=True)) | {"seeds": len(values)}
         of |= {"length": some.length.mean()} if name == "bins" else {}
-        rows.append(of | {"seeds": len(values), "mean": mean, "ci_low": low, "ci_high": high, "sd": sd})
-        if "slope" in (of.get("estimand"), of.get("quantity")):
-            what = "estimand" if name == "estimates" else "quantity"
-            ends = {"mean": np.exp(mean), "ci_low": np.exp(low), "ci_high": np.exp(high)}
-            rows.append(of | {what: "factor a doubling", "seeds": len(values), "sd": np.nan} | ends)
+        rows.append(of | found | {"sd": sd})
+        if of.get(MEAN_OF[name][0]) == "slope":
+            factors = {end: np.exp(x) for end, x in found.items()}
+            rows.append(of | factors | {MEAN_OF[name][0]: "factor a doubling", "sd": np.nan})
     more = ["length"] if name == "bins" else []
-    return pd.DataFrame(rows, columns=[*keys, *more, "seeds", "mean", "ci_low", "ci_high", "sd"])
+    return pd.DataFrame(rows, columns=[*keys, *more, "seeds", *MEAN, "sd"])
 
 
 def differences(tables: dict[str, Frame]) -> Frame:
@@ -126,29 +119,34 @@ def differences(tables: dict[str, Frame]) -> Frame:
     fspo's band around other centres, and those at default ranges without and with a dual clip.
     """
     rewards = tables["rollouts"].groupby([*SeedKey._fields, "rule"], as_index=False).reward.mean()
-    slopes = tables["estimates"].query("estimand == 'slope'").rename(columns={"value": "reward"})
-    told = {"reward, mean over rollouts": rewards.assign(clip_rate=np.nan), "slope": slopes}
-    told["size of the slope"] = slopes.assign(reward=slopes.reward.abs())
-    numbers = tables["numbers"].rename(columns={"value": "reward"}).assign(clip_rate=np.nan)
+    slopes, numbers = tables["estimates"].query("estimand == 'slope'"), tables["numbers"].assign(clip_rate=np.nan)
     centres = numbers[numbers.quantity.str.startswith("slope, centre ")]
-    rates = centres.setting.str.rstrip("%").astype(float) / 100
-    told["slope, other centre"] = centres.assign(rule=centres.quantity.str.removeprefix("slope, "), clip_rate=rates)
     ranges = numbers.query("quantity == 'slope' and setting in ('default', 'dual clip')")
-    told["slope, default ranges"] = ranges.assign(
-        rule=ranges.rule + ranges.setting.map({"default": "", "dual clip": ", dual clip"})
-    )
+    told = {
+        "reward, mean over rollouts": rewards.rename(columns={"reward": "value"}).assign(clip_rate=np.nan),
+        "slope": slopes,
+        "size of the slope": slopes.assign(value=slopes.value.abs()),
+        "slope, other centre": centres.assign(
+            rule=centres.quantity.str.removeprefix("slope, "), clip_rate=as_share(centres.setting)
+        ),
+        "slope, default ranges": ranges.assign(
+            rule=ranges.rule + ranges.setting.map({"default": "", "dual clip": ", dual clip"})
+        ),
+    }
     rows = []
     for quantity, table in told.items():
         for (task, runs, rate), some in table.groupby(["task", "runs", "clip_rate"], dropna=False):
-            wide = some.pivot(index="seed", columns="rule", values="reward")
+            wide = some.pivot(index="seed", columns="rule", values="value")
             for other, one in combinations(sorted(wide.columns), 2):
                 gaps = (wide[one] - wide[other]).dropna().to_numpy(float)
                 if len(gaps) > 1:
-                    names = ("mean", "ci_low", "ci_high")
-                    of = {"task": task, "runs": runs, "clip_rate": rate, "quantity": quantity, "rule": one}
-                    of |= {"less": other, "seeds": len(gaps)}
-                    rows.append(of | dict(zip(names, sample_interval(gaps), strict=True)))
-    return pd.DataFrame(rows)
+                    rows.append((task, runs, rate, quantity, one, other, len(gaps), *sample_interval(gaps)))
+    return pd.DataFrame(rows, columns=["task", "runs", "clip_rate", "quantity", "rule", "less", "seeds", *MEAN])
+
+
+def as_share(setting: Frame) -> Frame:
+    """Return clip rates such as "5%" as numbers."""
+    return setting.str.rstrip("%").astype(float) / 100
 
 
 def panel_words(task: str, table: Frame) -> str:
@@ -187,7 +185,7 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
 def fair_exponents(numbers: Frame, style: Style) -> Figure:
     """Draw the fair exponent by clip rate, of both signs together and of each: a panel for each task."""
     data = numbers[(numbers.quantity == "fair exponent") & (numbers.runs == "unclipped")]
-    data = data.assign(rate=data.setting.str.rstrip("%").astype(float) / 100)
+    data = data.assign(rate=as_share(data.setting))
     words = {"A != 0": SIGNS["all"], "A < 0": SIGNS["negative"], "A > 0": SIGNS["positive"]}
     known = {name: Look(color, marker) for name, (_, color, marker) in words.items()}
     tasks = [t for t in TASKS if (data.task == t).any()]
@@ -249,12 +247,10 @@ PANELS = {
 
 def of_arm(name: str) -> Look:
     """Return how an arm is drawn: in its rule's colour, with a mark and dashes for default and for wide ranges."""
-    rule = name.removesuffix("-default").removesuffix("-wide-above")
-    look = looks([rule])[rule]
-    marker, dashes = {"-default": ("P", (1.0, 1.6)), "-wide-above": ("v", (4.0, 1.6))}.get(
-        name.removeprefix(rule), (look.marker, ())
-    )
-    return Look(look.color, marker, dashes)
+    for end, marker, dashes in (("-default", "P", (1.0, 1.6)), ("-wide-above", "v", (4.0, 1.6))):
+        if name.endswith(end):
+            return Look(of_arm(name.removesuffix(end)).color, marker, dashes)
+    return looks([name])[name]
 
 
 @styled
@@ -322,7 +318,8 @@ def main() -> int:
     p.add_argument("--results", type=Path, default=RESULTS, help="folder of the published tables and figures")
     args = p.parse_args()
     tables = read(args.results)
-    found = [run for run in finished(args.runs, args.pretrained) if not holds(tables, run)]
+    done, known = finished(args.runs, args.pretrained), tables["estimates"]
+    found = [run for run in done if not holds(known, run.task, run.runs, run.arm, run.seed)]
     if not found and not len(tables["rollouts"]):
         raise UserError("no finished run of the preset paper: name the folder OUTPUT/paper of fspo reproduce")
     for run in tqdm(found, desc="runs", unit="run", dynamic_ncols=True):

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
 
@@ -44,30 +44,14 @@ MASKED = f"rule in {MASKS} and outside == 'mask' and source == 'matched'"
 
 
 class Source(NamedTuple):
-    """A training run whose responses are drawn from another distribution than the trainer's policy.
+    """A training run whose responses are drawn from another distribution than the trainer's policy."""
 
-    Attributes
-    ----------
-    text : str
-        Name in tables and figures.
-    on : str
-        The log-ratio in which the mismatch lies: "engine" (E) or "behaviour" (D + E).
-    options : tuple of str
-        Options of the training run.
-    rollouts : int
-        Number of rollouts, each of 64 prompts with 8 responses.
-    first : int
-        First rollout that is analysed: from this rollout on the policy lag is the one that the options ask for.
-    server : str
-        Data type of the vLLM server that samples; "" if the trainer samples itself.
-    """
-
-    text: str
-    on: Ratio
-    options: tuple[str, ...] = ()
-    rollouts: int = 14
-    first: int = 0
-    server: str = ""
+    text: Annotated[str, "name in the table"]
+    on: Annotated[Ratio, "log-ratio in which the mismatch lies: engine (E) or behaviour (D + E)"]
+    options: Annotated[tuple[str, ...], "options of the training run"] = ()
+    rollouts: Annotated[int, "number of rollouts, each of 64 prompts with 8 responses"] = 14
+    first: Annotated[int, "first rollout that is analysed: from it on the policy lag is the one asked for"] = 0
+    server: Annotated[str, 'data type of the vLLM server that samples; "" if the trainer samples itself'] = ""
 
 
 SOURCES = {
@@ -79,8 +63,13 @@ SOURCES = {
     "stale4": Source("D (4 rollouts)", "behaviour", ("--batch.staleness", "4"), rollouts=10, first=4),
     "vllm32": Source("E (vLLM float32)", "engine", ("--log.score_every", "0"), rollouts=1, server="float32"),
 }
-UPDATE = "bfloat16"
-"""Name in ``SOURCES`` of the run on which the update's ratio S is analysed too, not the mismatch alone."""
+
+
+OPTIONS = (
+    *("--resume", "true", "--eval.every", "0", "--trackers", "[]", "--checkpoint_every", "1"),
+    *("--keep_checkpoints", "1", "--log.score_minibatches", "[0,1,2,3]"),
+)
+"""Options of every training run."""
 
 
 def trained(name: str, source: Source, output: Path, threads: int) -> Path:
@@ -89,10 +78,8 @@ def trained(name: str, source: Source, output: Path, threads: int) -> Path:
     run, folder = output / name, output / f"{name}-weights"
     if (run / MODEL).exists():
         return run
-    arguments = ["--output", str(run), "--rollouts", str(source.rollouts), "--resume", "true"]
-    arguments += ["--eval.every", "0", "--trackers", "[]", "--checkpoint_every", "1", "--keep_checkpoints", "1"]
-    arguments += ["--log.score_minibatches", "[0,1,2,3]", *source.options]
-    arguments += ["--threads", str(threads)]
+    arguments = [*OPTIONS, "--output", str(run), "--rollouts", str(source.rollouts), "--threads", str(threads)]
+    arguments += source.options
     if source.server:
         write_weights(load_model(warm_up()), folder)
     with serve(folder, dtype=source.server) if source.server else nullcontext() as server:
@@ -133,36 +120,20 @@ and the mean of e^ratio. The others say what a correction of `MASKS` does at eac
 
 
 class MismatchRow(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes
-    ----------
-    source : str
-        The run and its log-ratio.
-    quantity : str
-        A name in `QUANTITIES`.
-    mask : str
-        Name of a correction; "" if the quantity is of none.
-    target : float
-        Share that the correction accepts, NaN if there is none.
-    bin : str
-        Lengths, such as "16-31", "all" for all together.
-    estimate, ci_low, ci_high : float
-        Value and ends of its interval, NaN where there is none.
-    """
-
-    source: str
-    quantity: str
-    mask: str
-    target: float
-    bin: str
-    estimate: float
+    source: Annotated[str, "the run and its log-ratio"]
+    quantity: Annotated[str, "a name in `QUANTITIES`"]
+    mask: Annotated[str, 'name of a correction; "" if the quantity is of none']
+    target: Annotated[float, "share that the correction accepts, NaN if there is none"]
+    bin: Annotated[str, 'lengths, such as "16-31", "all" for all together']
+    estimate: Annotated[float, "value, NaN where there is none, as are the ends of its interval"]
     ci_low: float
     ci_high: float
 
 
 def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
-    """Yield what a log says about its log-ratio ``on``, and about the corrections unless that is the update's."""
+    """Yield what a log says about its log-ratio ``on`` and the corrections of it."""
     tables = analyse(run, edges=EDGES, on=on)
     for name, (table, where, column, of) in QUANTITIES.items():
         prefix = "" if column in ("estimate", "slope", "slope_2H") else f"{column}_"
@@ -183,8 +154,6 @@ def main() -> int:
     for name, source in SOURCES.items():
         run = trained(name, source, args.output.resolve(), args.threads)
         rows += measured(source.text, from_rollout(run, source.first), source.on)
-        if name == UPDATE:
-            rows += measured("S (bfloat16 run)", run, "update")
     with whole_file(TABLE) as path:
         pd.DataFrame(rows, columns=MismatchRow._fields).to_csv(path, index=False, float_format="%.5g")
     print(TABLE.read_text(encoding="utf-8"))

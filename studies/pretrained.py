@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +28,6 @@ from fspo.config import TrainConfig
 from fspo.gradlog.run_folder import MODEL
 from fspo.repro.presets import PlannedRun
 from fspo.repro.stages import Job
-from fspo.rules import COMPARED_ADVANTAGE
 from fspo.train.trainer import Trainer
 
 SEEDS = (41, 42, 43)
@@ -35,26 +36,7 @@ ROLLOUTS = 15
 PROMPTS = 512
 MOST_NUMBERS = 50
 SHOTS = ((3, 6), (12, 14), (7, 7), (21, 29))
-NEW_TOKENS = 160
-"""Response limit, tokens: the longest right answer fits."""
-OPTIONS = {
-    "rule.preset": "none",
-    "rule.advantage": COMPARED_ADVANTAGE,
-    "batch.prompts": 8,
-    "batch.responses": 8,
-    "batch.minibatches": 4,
-    "batch.epochs": 1,
-    "sampling.max_new_tokens": NEW_TOKENS,
-    "optim.learning_rate": 1e-6,
-    "optim.warmup_updates": 4,
-    "log.score_every": 0,
-    "eval.every": 0,
-    "checkpoint_every": 2,
-    "keep_checkpoints": 1,
-    "resume": "true",
-    "trackers": "[]",
-}
-"""Options of all runs; those that are not named have their defaults."""
+CONFIG = Path(__file__).with_suffix(".yaml")
 
 
 def counted(first: int, last: int) -> str:
@@ -86,18 +68,13 @@ def write_task(path: Path, seed: int) -> None:
 
 def with_line_end(model: Path, folder: Path) -> Path:
     """Make a folder that links to the model's files, with the line end among the end tokens; return it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in model.resolve().iterdir():
-        link = folder / path.name
-        if not link.exists() and path.name != "generation_config.json":
-            link.symlink_to(path)
+    if not folder.exists():
+        own = shutil.ignore_patterns("generation_config.json")
+        shutil.copytree(model.resolve(), folder, ignore=own, copy_function=os.symlink)
     tokenizer = AutoTokenizer.from_pretrained(model)
     (line_end,) = tokenizer("\n", add_special_tokens=False)["input_ids"]
-    GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=[tokenizer.eos_token_id, line_end],
-        pad_token_id=tokenizer.pad_token_id,
-    ).save_pretrained(folder)
+    ends, others = [tokenizer.eos_token_id, line_end], {"bos_token_id": tokenizer.bos_token_id}
+    GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.pad_token_id, **others).save_pretrained(folder)
     return folder
 
 
@@ -116,16 +93,10 @@ def train(run: PlannedRun, model: Path, threads: int) -> None:
     if not task.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_task(task, run.seed)
-    options = OPTIONS | {
-        "output": folder,
-        "seed": run.seed,
-        "rollouts": run.job.rollouts,
-        "threads": threads,
-        "model.name_or_path": with_line_end(model, folder.parent / "start"),
-        "task.name": "dataset",
-        "task.options": json.dumps({"path": str(task), "judge": {"verifier": "studies.counting_reward:graded"}}),
-    }
-    Trainer(parse(TrainConfig, [word for name, value in options.items() for word in (f"--{name}", str(value))])).train()
+    of_task = {"path": str(task), "judge": {"verifier": "studies.counting_reward:graded"}}
+    words = ["--config", str(CONFIG), "--output", str(folder), "--seed", str(run.seed), "--threads", str(threads)]
+    words += ["--model.name_or_path", str(with_line_end(model, folder.parent / "start"))]
+    Trainer(parse(TrainConfig, [*words, "--task.options", json.dumps(of_task)])).train()
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from analysis.log.loading import load_run
 from analysis.log.rows import Floats, Rows
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.rules import COMPARED, Rule, excess_quantile, preset, standardized_excess
+from fspo.rules import COMPARED, Rate, Rule, excess_quantile, preset, standardized_excess
 from fspo.rules.online import OnlineRule
 
 CLIP_RATES = (0.05, 0.15)
@@ -63,11 +63,11 @@ def first_epoch(rows: Rows) -> Rows:
     return rows.take((rows.used == 0) & (rows.updates > 0) & (rows.A != 0))
 
 
-def clipped_offline(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool_]:
+def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "update") -> NDArray[np.bool_]:
     """Return which of the rows (N,) the rule clips with its range set on the log to an equal clip rate.
 
     The range is set for each number of updates since the rollout by itself, because S spreads with the updates. All
-    rows must have A != 0.
+    rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the band.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float) -> NDArray[np.bool
     clipped = np.zeros(len(rows), bool)
     for position in np.unique(rows.updates):
         at = np.flatnonzero(rows.updates == position)
-        excess = standardized_excess(rule, rows.S[at], rows.length[at], rows.A[at], rate="update")
+        excess = standardized_excess(rule, rows.S[at], rows.length[at], rows.A[at], rate=rate)
         clipped[at] = excess > excess_quantile(excess, 1 - clip_rate, rule.label)
     return clipped
 

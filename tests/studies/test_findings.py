@@ -15,11 +15,9 @@ from fspo.rules import preset
 from studies import findings
 from studies.described import (
     SeedKey,
-    between_prompts,
     bin_rates,
     describe,
     lost,
-    of_band,
     of_centres,
     of_lengths,
     of_ranges,
@@ -177,7 +175,7 @@ def test_both_edges_clip_when_all_responses_count():
     rows = Few()
     rows.length, rows.A, rows.updates = np.resize([10.0, 40], 40), np.zeros(40), np.repeat([1, 2], 20)
     rows.S = np.linspace(-1, 1, 40) * np.sqrt(rows.length) / 10
-    assert np.flatnonzero(of_band(preset("fspo").rule, rows, 0.05)).tolist() == [0, 39]  # type: ignore[arg-type]
+    assert np.flatnonzero(clipped_offline(preset("fspo").rule, rows, 0.05, "band")).tolist() == [0, 39]  # type: ignore
     slopes = {(of, rule, s): v for q, of, rule, s, v in of_lengths(Clipped(), Clipped()) if q == "slope"}  # type: ignore
     assert slopes["all", "rloo", "15%"] > slopes["all", "fspo", "15%"] > slopes["all", "gspo", "15%"]
 
@@ -225,17 +223,10 @@ def test_losses_between_strata_by_hand():
     assert found["length"] == pytest.approx([-1 / 3, -1 / 3, 1 / 3, 1 / 3])
 
 
-def test_pairs_are_of_different_prompts_of_one_update():
-    """Update 0: (1, 0) and (2, 0) to prompt 5, (3, 1) to prompt 6: both ordered pairs of prompts give 9, 4 pairs of
-    responses. Update 1: two responses to one prompt are no pair."""
-    vectors = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 1.0], [7.0, 7.0], [8.0, 8.0]])
-    step, prompt = np.array([0, 0, 0, 1, 1]), np.array([5, 5, 6, 5, 5])
-    assert between_prompts(vectors, step, prompt) == pytest.approx(2 * 9 / 4)
-
-
 def test_strata_and_centres_of_a_log():
-    rows = first_epoch(load_run(LOGS / "fspo-kl").rows)
-    shares = {(of, rule, rate): x for of, _, rule, rate, x in of_strata(LOGS / "fspo-kl", rows)}
+    run = load_run(LOGS / "fspo-kl")
+    rows = first_epoch(run.rows)
+    shares = {(of, rule, rate): x for of, _, rule, rate, x in of_strata(run, rows)}
     assert {of.rpartition(" of ")[2] for of, _, _ in shares} == {"length", "sign", "length and sign"}
     some = {(of, rate): x for of, _, _, rate, x in of_centres(rows, rows)}
     for rate in (0.05, 0.15):

@@ -17,6 +17,7 @@ from figures.tables import load
 from fspo.base.errors import UserError
 from tests.figures.conftest import write_run
 from tests.figures.looking import assert_legible, titled
+from tests.record.make_record import LOGS
 
 
 def test_the_noise_floor_beside_the_points(case_tables):
@@ -82,9 +83,9 @@ def test_figures_of_another_partition_are_legible(by_entropy, monkeypatch, name)
         assert_legible(find_module(name).figure(load(by_entropy, "entropy"), style), style, monkeypatch)
 
 
-def test_a_partition_that_was_not_analysed_names_the_command(case_runs, tmp_path):
-    run = str(case_runs("one")[0])
-    with pytest.raises(UserError, match=r"fspo analyse .* --by entropy first"):
+def test_a_partition_that_was_not_analysed_names_the_command(tmp_path):
+    run = str(LOGS / "grpo")
+    with pytest.raises(UserError, match=r"fspo analyse .* --by entropy` first"):
         main([run, "--by", "entropy", "--output", str(tmp_path)])
     with pytest.raises(UserError, match="did you mean 'entropy'"):
         main([run, "--by", "entropi", "--output", str(tmp_path)])
