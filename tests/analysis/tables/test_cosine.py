@@ -63,32 +63,6 @@ def analysed(fspo_run):
     return run, bins, tables, summary
 
 
-def test_table_against_brute_force_for_a_given_rule(analysed):
-    run, bins, tables, _ = analysed
-    rule = Rule("sqrt", 0.03, 0.03)
-    inner = np.zeros(5)
-    left, right = np.zeros(5), np.zeros(5)
-    for window in ScoredWindows(run, bins, 5):
-        for u in range(window.updates):
-            at = window.update == u
-            S, L, A = window.rows.S[at], window.rows.length[at], window.rows.A[at]
-            w = np.exp(S)
-            cut = ((A > 0) & (0.03 * np.sqrt(L) < S)) | ((A < 0) & (-0.03 * np.sqrt(L) > S))
-            k = window.bins[at]
-            assert rule.apply(S, L, A).side.astype(bool).tolist() == cut.tolist()
-            for b in range(5):
-                here = (k == b) if b < 4 else np.ones(len(k), bool)
-                g = (w[here, None] * window.vectors[at][here]).sum(0)
-                clipped = ((w * ~cut)[here, None] * window.vectors[at][here]).sum(0)
-                inner[b] += g @ clipped
-                left[b] += clipped @ clipped
-                right[b] += g @ g
-    table = tables["cosine"]
-    mine = table[(table["rule"] == "fspo") & (table["outside"] == "drop") & (table["source"] == "given")]
-    mine = mine.set_index("bin")["estimate"]
-    assert [mine[k] for k in (0, 1, 2, 3, -1)] == pytest.approx(inner / np.sqrt(left * right))
-
-
 def test_the_trained_rule_is_its_own_counterfactual_and_a_control_drops_at_random(analysed):
     table = analysed[2]["cosine"]
     of_all = table[(table["bin"] == -1) & (table["rule"] != "random")]

@@ -9,7 +9,7 @@ import pytest
 from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.run import analyse, shared_bins
-from analysis.tables.lemma import LemmaRow, StrataSums, filled, in_own_span, lemmas_of
+from analysis.tables.lemma import LemmaRow, StrataSums, filled, lemmas_of
 from analysis.tables.lemma import integrity as integrity_of
 from fspo.base.errors import UserError
 from tests.analysis.conftest import rewrite
@@ -26,21 +26,6 @@ def strata(count, above, g, g_clip, below=None):
 def lemma_of(sums):
     (found,) = lemmas_of(sums, np.array([0]))
     return found
-
-
-def test_sharp_case_of_t7():
-    """T7s: two strata of equal share, r = +-eps, delta = 0, <v, g + eps v> = 0: the bound is met exactly."""
-    eps = 0.2
-    v = np.array([0.5, 1.0])
-    g = np.array([-eps * (v @ v) / 0.5, 0.0])  # <v, g + eps v> = 0 with v_x = 0.5
-    means = np.array([g + v, g - v])
-    a = np.array([0.5 * (1 + eps), 0.5 * (1 - eps)])
-    sums = strata([[10, 10]], [10 * a], [10 * means], [10 * a[:, None] * means])
-    lemma = lemma_of(sums)
-    assert lemma.lre.mean_acceptance == pytest.approx(0.5)
-    assert lemma.eta == pytest.approx(0, abs=1e-12)
-    assert lemma.cosine == pytest.approx(lemma.bound)
-    assert lemma.lre.inf == pytest.approx(eps)
 
 
 def test_truncate_takes_weight_acceptance_as_its_normaliser():
@@ -111,14 +96,6 @@ def test_integrity_of_nothing_is_no_pass(simulate):
     _, summary = analysed(simulate(rollouts=2, width=0))
     assert summary["integrity"]["pass"] is None
     assert summary["integrity"]["checked"] == 0
-
-
-@pytest.mark.parametrize("shape", [(1, 5), (4, 9), (9, 4), (5, 5)])
-def test_coordinates_in_the_own_span_keep_inner_products(shape):
-    vectors = np.random.default_rng(0).standard_normal(shape)
-    vectors[-1] = vectors[0]  # a span smaller than the rows
-    found = in_own_span(vectors @ vectors.T)
-    np.testing.assert_allclose(found @ found.T, vectors @ vectors.T, atol=1e-12)
 
 
 def test_coordinates_give_the_lemma_of_the_vectors(simulate, monkeypatch):

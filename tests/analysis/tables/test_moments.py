@@ -5,9 +5,6 @@ import pytest
 import statsmodels.api as sm
 from scipy import stats as sps
 
-from analysis.log.loading import load_run
-from analysis.options import Options
-from analysis.run import analyse, shared_bins
 from analysis.tables.moments import exponent, standardized, update_scale, variance_interval
 
 
@@ -60,17 +57,3 @@ def test_scale_and_standardization_by_hand():
     assert scale.tolist() == [1.0, 1.0, 3.0, 3.0]
     z = standardized(S, L, scale, np.array([0, 0, 1, 1]))
     assert z.tolist() == [1.0, -1.0, 0.0, 0.0]
-
-
-def test_simulated_log_gives_back_its_exponent_and_drift(simulate):
-    sigma = 0.02
-    run = load_run(simulate(rollouts=12, sigma=sigma, width=0, minibatches=2, epochs=1))
-    options = Options(rules=("fspo",), draws=1)
-    tables, _ = analyse(run, shared_bins([run], options), options)
-    row = tables["scaling"].query("subset == 'all' and sign == 'all' and use == 'first'").iloc[0]
-    assert row["ci_low"] <= 1.0 <= row["ci_high"]
-    assert row["drift_ci_low"] <= -(sigma**2) / 2 <= row["drift_ci_high"]
-    assert row["intercept"] == pytest.approx(2 * np.log(sigma), abs=0.5)
-    moments = tables["moments"].query("subset == 'all' and use == 'first' and bin >= 0")
-    assert np.allclose(moments["var_S"] / moments["bin_mean"], sigma**2, rtol=0.3)
-    assert ((moments["mean_weight_ci_low"] <= 1) & (moments["mean_weight_ci_high"] >= 1)).mean() > 0.6

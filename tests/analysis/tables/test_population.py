@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats as sps
 
-from analysis.log.loading import load_run
 from analysis.log.rows import Rows
 from analysis.rules.evaluate import Case
 from analysis.scores.products import UpdateGram
-from analysis.scores.sketches import ScoredWindow, ScoredWindows
+from analysis.scores.sketches import ScoredWindow
 from analysis.tables.columns import RunKey
-from analysis.tables.population import ERRORS, PopulationRow, PopulationTable
+from analysis.tables.population import PopulationRow, PopulationTable
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
@@ -65,21 +64,6 @@ def test_between_is_the_mean_over_pairs_of_different_prompts():
             expected = brute_between(vectors, cluster, left[:, r], right[:, 0], at[cluster[at] != c])
             assert without[c, k, r] == pytest.approx(expected, nan_ok=True)
     assert np.isnan(gram_of(vectors, bins, 0 * cluster, 3).between(left, right)[0]).all()  # a lone prompt has no pair
-
-
-def test_variance_is_unbiased_for_the_update_of_independent_prompts():
-    """Prompts of 4 responses with a shared effect: tr Cov of the mean is (width)(tau^2 + sigma^2/4)/prompts."""
-    rng, width, prompts = np.random.default_rng(1), 3, 5
-    cluster = np.repeat(np.arange(prompts), 4)
-    found = []
-    for _ in range(4000):
-        effect = np.repeat(rng.normal(size=(prompts, width)), 4, axis=0)
-        vectors = 1.5 + effect + 2 * rng.normal(size=(20, width))
-        gram = gram_of(vectors, np.zeros(20, int), cluster, 1)
-        ones = np.ones((20, 1))
-        found.append(gram.variance(ones, gram.between(ones, ones))[0][1, 0])
-    truth = width * (1 + 4 / 4) / prompts
-    assert abs(np.mean(found) - truth) < 4 * np.std(found) / np.sqrt(len(found))
 
 
 def test_population_cosine_is_not_flattered_and_its_interval_covers():
@@ -205,15 +189,3 @@ def test_too_little_data_is_said_and_not_a_number():
     found = rows_of([window(np.zeros(16), vectors, np.arange(16) // 2)])["none", "cosine"]
     assert np.isnan(found["estimate"])
     assert "squared norm" in found["reason"]
-
-
-def test_unclipped_update_is_the_yardstick(fspo_run):
-    scored = ScoredWindows(load_run(fspo_run), Bins((1, 400)), 5)
-    rows = rows_of(scored, Case(Rule("sqrt", 0.05, 0.05), "x", "given"))
-    assert rows["none", "mse"]["estimate"] == pytest.approx(1.0)
-    assert rows["none", "bias2"]["estimate"] == pytest.approx(0.0, abs=1e-9)
-    for quantity in ERRORS:
-        row = rows["x", quantity]
-        assert row["ci_low"] <= row["estimate"] <= row["ci_high"]
-    parts = rows["x", "bias2"]["estimate"] + rows["x", "variance"]["estimate"]
-    assert rows["x", "mse"]["estimate"] == pytest.approx(parts)
