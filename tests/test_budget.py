@@ -24,15 +24,15 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_982,
-    "analysis": 8_055,
+    "fspo": 16_981,
+    "analysis": 7_880,
     "analysis/claims": 550,
     "analysis/doctor": 3_972,
     "analysis/importing": 1_894,
-    "figures": 2_918,
-    "figures/page": 464,
+    "figures": 2_900,
+    "figures/page": 451,
     "proofs_check": 5_001,
-    "studies": 1_498,
+    "studies": 1_248,
     "benchmarks": 1_000,
     "docs": 203,
     "examples": 203,
@@ -41,7 +41,7 @@ LINES = {
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 42_919, 26_189
+PYTHON_LINES, TEST_LINES = 42_462, 26_006
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_000
 """Ceiling of the words in all Markdown files."""
@@ -53,7 +53,7 @@ SENTENCE, PARAGRAPH, DECIMALS = 20, 80, 5
 paragraph, and decimal numbers, which belong into tables."""
 MORE_DECIMALS = {"docs/theory.md": 31, "docs/findings.md": 118, "docs/studies.md": 19, "docs/other_trainers.md": 13}
 """Pages with more decimal numbers."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 231, 14, 12, 73
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 212, 14, 12, 73
 
 
 def tracked(pattern: str) -> list[str]:
