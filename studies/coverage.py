@@ -52,7 +52,7 @@ class Design:
     equal: Annotated[bool, "whether the bins have equal shares; else each has three quarters of that before it"]
     mean: Annotated[float, "acceptance over all responses"]
     correlation: Annotated[float, "of the normal variables that decide on two responses to one prompt"]
-    pattern: Annotated[str, "trend: each bin's acceptance lies below that before; one: the last bin's alone is lower"]
+    pattern: Annotated[str, "one: the last bin alone has a lower acceptance; else each bin lies below that before"]
     lre: Annotated[float, "true LRE_2"]
 
     def shares(self) -> Floats:
