@@ -82,7 +82,7 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
 
 
 def doctor(source: Source, columns: Mapping[str, str] | None = None, target: float | None = None) -> pd.DataFrame:
-    """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and `cure`.
+    """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and `fix`.
 
     Parameters
     ----------
@@ -98,5 +98,5 @@ def doctor(source: Source, columns: Mapping[str, str] | None = None, target: flo
     """
     with _run_folder(source, columns) as run:
         answers = [answer.to_dict() for answer in examine(run, target).answers]
-    table = pd.DataFrame(answers, columns=["id", "status", "severity", "summary", "cure"])
+    table = pd.DataFrame(answers, columns=["id", "status", "severity", "summary", "fix"])
     return table.rename(columns={"id": "check"})

@@ -30,7 +30,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from analysis.doctor.examine import examine
-from analysis.doctor.findings import Answer, Severity
+from analysis.doctor.issues import Answer, Severity
 from fspo.base.errors import run_cli
 from fspo.base.files import whole_file
 from fspo.gradlog.metrics_file import MetricsFile
@@ -122,16 +122,16 @@ def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
 @cache
 def said(run: Path) -> Counter[tuple[str, str]]:
     """Return the doctor's issues about a run: check and severity, each once."""
-    return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).findings})
+    return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).issues})
 
 
-def new_findings(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
+def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
     """Yield, for each sound log changed with its seed, the doctor's issues of checks that find nothing before."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:
             made = rewritten(base, Path(folder) / "run", change, seed)
-            yield [answer for answer in examine(made).findings if answer.id not in before]
+            yield [answer for answer in examine(made).issues if answer.id not in before]
 
 
 def spoilt(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
@@ -139,7 +139,7 @@ def spoilt(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
     bases = [write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED]
     bases += [run for name in TRAINED_BASES for run in trained if run.name == name]
     for number, defect in enumerate(tqdm(DEFECTS, desc="defects")):
-        found = list(new_findings(bases, defect.change, repeat(number)))
+        found = list(new_issues(bases, defect.change, repeat(number)))
         noticed, named = sum(map(bool, found)), sum(map(defect.named_by, found))
         yield ErrorRate("spoilt", defect.says, "", noticed, named, len(bases))
 
@@ -149,7 +149,7 @@ def power(folder: Path) -> Iterator[ErrorRate]:
     bases = [write_simulated_run(folder / str(i), SHORT, FIRST_OF_POWER + i) for i in range(SEEDS)]
     for name, (sizes, make) in tqdm(SEVERITIES.items(), desc="kinds of defects"):
         for size in sizes:
-            noticed = sum(map(bool, new_findings(bases, make(size), range(SEEDS))))
+            noticed = sum(map(bool, new_issues(bases, make(size), range(SEEDS))))
             yield ErrorRate("power", name, f"{size:g}", noticed, -1, SEEDS)
 
 

@@ -27,7 +27,7 @@ LINES = {
     "fspo": 16_982,
     "analysis": 7_880,
     "analysis/claims": 550,
-    "analysis/doctor": 3_972,
+    "analysis/doctor": 3_593,
     "analysis/importing": 1_894,
     "figures": 2_900,
     "figures/page": 451,

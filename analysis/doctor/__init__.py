@@ -1,1 +1,1 @@
-"""Find what is wrong with a training run. Each finding has evidence (numbers) and a cure (what to change)."""
+"""Find what is wrong with a training run. Each issue has evidence (numbers) and a fix (what to change)."""

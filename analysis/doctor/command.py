@@ -9,7 +9,7 @@ from fspo.base.command_line import CommandParser, next_step
 
 EXAMPLES = """examples:
   fspo doctor out/quick/runs/fspo-seed0
-  fspo doctor RUN --target 0.9 --fail-on acceptance --json findings.json
+  fspo doctor RUN --target 0.9 --fail-on acceptance --json issues.json
   fspo doctor RUN --follow --fail-on critical || kill TRAINER
 """
 
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 
     from analysis.doctor.examine import CHECKS, check_target, examine
-    from analysis.doctor.findings import check_threshold
+    from analysis.doctor.issues import check_threshold
     from analysis.tables.files import write_json
     from fspo.base.errors import UserError
     from fspo.base.files import refuse_foreign_file
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
     check_threshold("--fail-on", args.fail_on, list(CHECKS))
     if args.json is not None:
-        refuse_foreign_file(Path(args.json), '"findings"', "fspo doctor")
+        refuse_foreign_file(Path(args.json), '"not_checked"', "fspo doctor")
     diagnoses = []
     if args.follow:
         from analysis.live.follow import Follower

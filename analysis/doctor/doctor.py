@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.doctor import band, batch, ratios
-from analysis.doctor.admit import KEPT, READ, Kept, aggregation_of, columns_of
 from analysis.doctor.coincidences import (
     advantage_by_length,
     counted_twice,
@@ -19,10 +18,10 @@ from analysis.doctor.coincidences import (
     sorted_minibatches,
     values_of_s,
 )
-from analysis.doctor.findings import Diagnosis
 from analysis.doctor.first_epoch import FirstEpoch
+from analysis.doctor.issues import Diagnosis
 from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
-from analysis.doctor.patient import Rows
+from analysis.doctor.patient import KEPT, READ, Kept, Patient, Rows, columns_of, metrics_of
 from analysis.doctor.recomputed import USUAL, Recomputed
 from analysis.doctor.scalars import ON_SCALARS
 from analysis.doctor.selection import by_rewards
@@ -54,7 +53,7 @@ ON_KEPT_ROWS = {
 """The checks of the kept rows and the metrics, by name."""
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
-    *("before_update", "mean_weight", "k1_k3", "spread_of_s", "weight_by_length", "drift_sign", "direction"),
+    *("before_update", "mean_weight", "k1_k3", "spread_of_s", "direction"),
     *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
     *("mismatch", "correction", "staleness", "selection", "tokens"),
 )
@@ -72,10 +71,12 @@ class Doctor:
 
     >>> doctor = Doctor.of("RUN")
     >>> doctor.read()                 # reads the files that the log has now; later calls read new files alone
-    >>> doctor.findings().findings    # what is wrong so far
+    >>> doctor.diagnosis().issues    # what is wrong so far
 
     Attributes
     ----------
+    aggregation : str, optional
+        How the loss was averaged.
     target : float, optional
         The band acceptance that the rule was meant to have.
     files : dict of str to int
@@ -86,6 +87,7 @@ class Doctor:
     kept: Kept
     recomputed: Recomputed
     config: Mapping[str, Any]
+    aggregation: str | None = None
     tokens: TokenSums = field(default_factory=TokenSums)
     target: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -93,7 +95,7 @@ class Doctor:
     read_files: set[str] = field(default_factory=set)
     ranks: Counter[int] = field(default_factory=Counter)  # number of log files of each rollout, one from each process
     header: Mapping[str, Any] | None = None
-    scalars: bool = False  # whether metrics.jsonl held a number at the last call of findings
+    scalars: bool = False  # whether metrics.jsonl held a number at the last call of diagnosis
 
     @staticmethod
     def of(
@@ -104,7 +106,7 @@ class Doctor:
         Parameters
         ----------
         most : int
-            Largest number of rows kept for the checks that need many rows at once (`analysis.doctor.admit.KEPT`).
+            Largest number of rows kept for the checks that need many rows at once (`analysis.doctor.patient.KEPT`).
 
         Raises
         ------
@@ -115,9 +117,10 @@ class Doctor:
         rule = _rule(metadata, "rule")
         config = saved_config(path)
         imported = "imported_from" in metadata
-        recomputed = Recomputed(rule, _rule(metadata, "correction"), _estimator(config), imported)
-        kept = Kept(path, rule, aggregation_of(path, metadata), imported, most=most)
-        return Doctor(path, kept, recomputed, config, target=target)
+        recomputed = Recomputed(rule, _rule(metadata, "correction"), _of_preset(config, "advantage"), imported)
+        named = metadata.get("aggregation")
+        aggregation = named if isinstance(named, str) else _of_preset(config, "aggregation")
+        return Doctor(path, Kept(imported, most=most), recomputed, config, aggregation, target=target)
 
     def read(self, *, complete: bool = True) -> None:
         """Read the log's files that were not read before, and add their rows.
@@ -167,42 +170,40 @@ class Doctor:
             self.recomputed.add(rows)
             self.tokens.add(log if train.all() else log.where(train), rows, by_rewards(rows)[0])
 
-    def findings(self) -> Diagnosis:
+    def diagnosis(self) -> Diagnosis:
         """Return the answer of every check about the rows so far."""
-        patient = self.kept.patient(self.notes)
-        self.scalars = bool(patient.metrics)
-        answers = [
-            band.acceptance(patient, self.target) if name == "acceptance" else check(patient)
-            for name, check in ON_KEPT_ROWS.items()
-        ]
-        rows, noise, config = patient.rows, patient.noise, self.config
+        rows, noise = self.kept.joined()
+        notes = [*self.notes, *self.kept.notes()]
+        metrics, rule = metrics_of(self.path, notes), self.recomputed.correction
+        aggregation, logged = self.aggregation, frozenset(self.kept.valued)
+        patient = Patient(self.recomputed.rule, aggregation, rows, noise, logged, metrics, self.target)
+        self.scalars = bool(metrics)
         fair, groups = by_rewards(rows)
-        selection, rule = groups.answer(), self.recomputed.correction
-        answers += self.recomputed.answers(self._files(), selected=selection.found)
-        noise = noise.take(np.isfinite(noise.S))
-        answers += FirstEpoch(rows, fair, noise, float32=_float32(config)).answers()
-        answers += [
-            counted_twice(rows),
-            values_of_s(rows),
-            length_pile(rows, _limit(config)),
-            sorted_minibatches(rows),
-            advantage_by_length(rows),
-        ]
-        left = weight_left(rows, rule)
-        answers += [
-            Mismatch.of(rows, fair).answer(same=_one_program(config), tokens=digest_of(self.path), left=left),
-            correction(left, rule),
-            staleness(rows, rule is not None, imported=self.kept.imported),
-            selection,
-            self.tokens.answer(),
-        ]
-        answers += [check(patient) for check in ON_SCALARS.values()]
-        label = self.kept.rule.label if self.kept.rule else "unknown"
+        selection, limit = groups.answer(), _setting(self.config, "sampling", "max_new_tokens")
+        float32 = _setting(self.config, "model", "dtype") == "float32"
+        found = {name: check(patient) for name, check in ON_KEPT_ROWS.items()}
+        found |= self.recomputed.answers(self._files(), selected=selection.found)
+        found |= FirstEpoch(rows, fair, noise.take(np.isfinite(noise.S)), float32=float32).answers()
+        found |= {
+            "counted_twice": counted_twice(rows),
+            "values_of_s": values_of_s(rows),
+            "length_pile": length_pile(rows, limit if isinstance(limit, int) else None),
+            "sorted_minibatches": sorted_minibatches(rows),
+            "advantage_by_length": advantage_by_length(rows),
+            "mismatch": Mismatch.of(rows, fair).answer(same=_one_program(self.config), tokens=digest_of(self.path)),
+            "correction": correction(weight_left(rows, rule), rule),
+            "staleness": staleness(rows, rule is not None, imported=self.kept.imported),
+            "selection": selection,
+            "tokens": self.tokens.answer(),
+        }
+        found |= {name: check(patient) for name, check in ON_SCALARS.items()}
+        answers = tuple(replace(answer, id=name) for name, answer in found.items())
+        label = patient.rule.label if patient.rule else "unknown"
         ratios = [on for on in ("update", "engine", "behaviour") if rows.has(RATIO_COLUMNS[on].log_ratio)]
-        notes = patient.notes if ratios or not self.kept.rows else (*patient.notes, NO_RATIO)
+        notes += [NO_RATIO] if self.kept.rows and not ratios else []
         moved = np.isfinite(rows["log_ratio"]) & (rows["updates_since_rollout"] >= 1)
         told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or moved.any())]
-        return Diagnosis(str(self.path), label, self.kept.rows, tuple(answers), notes, bool(ratios), (*told, "")[0])
+        return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), bool(ratios), (*told, "")[0])
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]
@@ -243,40 +244,27 @@ def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:
     return GradLog(None, {"rule": metadata[name]}).rule
 
 
-def _estimator(config: Mapping[str, Any]) -> str | None:
-    """Return the advantage estimator that the configuration names, directly or by its preset."""
-    rule = config.get("rule")
-    if not isinstance(rule, Mapping):
-        return None
-    given = PRESETS.get(str(rule.get("preset")))
-    return rule.get("advantage") or (given.advantage if given else None)
+def _setting(config: Any, *names: str) -> Any:
+    """Return a value of the configuration by the names of its section and of the value; None where it lacks."""
+    for name in names:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
 
 
-def _float32(config: Mapping[str, Any]) -> bool:
-    """Return whether the configuration says that the trainer's model computes in float32."""
-    model = config.get("model")
-    return isinstance(model, Mapping) and model.get("dtype") == "float32"
-
-
-def _limit(config: Mapping[str, Any]) -> int | None:
-    """Return the largest number of tokens that a response may have, as the configuration says; None if it does not."""
-    sampling = config.get("sampling")
-    limit = sampling.get("max_new_tokens") if isinstance(sampling, Mapping) else None
-    return limit if isinstance(limit, int) else None
+def _of_preset(config: Mapping[str, Any], name: str) -> str | None:
+    """Return the advantage estimator or the aggregation that the configuration names, directly or by its preset."""
+    given = PRESETS.get(str(_setting(config, "rule", "preset")))
+    named = _setting(config, "rule", name) or getattr(given, name, None)
+    return str(named) if named else None
 
 
 def _one_program(config: Mapping[str, Any]) -> bool:
     """Return whether the configuration says that the trainer sampled with its own program in float32, at a temperature
-    above 0, without top-p and without stale weights.
+    above 0, without top-p and without policy lag.
     """
-    sampling, size = (config.get(name) for name in ("sampling", "batch"))
-    if not isinstance(sampling, Mapping) or not isinstance(size, Mapping):
-        return False
-    return (
-        _float32(config)
-        and sampling.get("engine") in ("auto", "fast", "generate")
-        and sampling.get("precision", "same") == "same"
-        and sampling.get("top_p", 1) == 1
-        and sampling.get("temperature", 0) > 0
-        and not size.get("staleness")
+    engine, precision, top_p, temperature = (
+        _setting(config, "sampling", name) for name in ("engine", "precision", "top_p", "temperature")
     )
+    plain = precision in (None, "same") and top_p in (None, 1) and (temperature or 0) > 0
+    own = engine in ("auto", "fast", "generate") and _setting(config, "model", "dtype") == "float32"
+    return own and plain and not _setting(config, "batch", "staleness")

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analysis.doctor.doctor import CHECKS, Doctor
-from analysis.doctor.findings import Diagnosis
+from analysis.doctor.issues import Diagnosis
 from analysis.doctor.scalars import by_rldoctor, records
 from analysis.importing.run import import_run
 from analysis.importing.sources import find_sources
@@ -46,7 +46,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
     if not log_paths(path) and (path / METRICS).is_file():
         doctor = Doctor.of(run, target=target)
         doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
-        diagnosis = doctor.findings()
+        diagnosis = doctor.diagnosis()
         if not doctor.scalars:
             raise UserError(
                 f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that has begun "
@@ -62,7 +62,7 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
         raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
     if not doctor.kept.rows:
         raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
-    return doctor.findings()
+    return doctor.diagnosis()
 
 
 def check_target(target: float | None) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.doctor.findings import Evidence
+from analysis.doctor.issues import Evidence
 from analysis.doctor.patient import MIN_ROWS, Floats, Ints
 from fspo.stats.intervals import t_quantile
 
@@ -24,6 +24,8 @@ sum of e^s - 1 - s over the token log-ratios s of x.
 """
 CARRIERS = 64
 """Largest number of rows that are named as carrying most of x."""
+LOOK = "look at their tokens and mask them; the others are sound"
+"""The fix where few responses carry most of x."""
 SERIES = 8
 """Least number of rollouts over which x is said to rise."""
 
@@ -85,29 +87,32 @@ class Line:
         return math.sqrt(max(float(self._of_tokens.mean()), 0.0)) if self.n else 0.0
 
     @cached_property
-    def _carriers(self) -> Ints:
-        """The rows that carry 90 % of the sum of x^2 / L, the largest first; empty if they are not few or not large."""
+    def carriers(self) -> Ints:
+        """The rows that carry 90 % of the sum of x^2 / L, the largest first; empty if more than one row of twenty does,
+        or the largest |x| is below 1 nat.
+        """
         largest = np.argsort(-self.size, kind="stable")[:CARRIERS]
         share = np.cumsum(self.size[largest]) / max(self.size.sum(), np.finfo(float).tiny)
         k = int(np.searchsorted(share, 0.9)) + 1
         few = k <= min(len(share), 0.05 * self.n) and np.abs(self.x[largest[:k]]).max() >= 1
         return largest[:k] if few else largest[:0]
 
-    def carriers(self) -> tuple[list[tuple[int, int, float]], float]:
-        """Return the few rows that carry 90 % of the sum of x^2 / L, each as rollout, response and x; and their share.
-
-        The list is empty if more than one row of twenty does, or the largest |x| is below 1 nat.
-        """
-        at = self._carriers
-        named = zip(self.rollout[at].tolist(), self.response[at].tolist(), self.x[at].tolist(), strict=True)
-        return list(named), float(self.size[at].sum() / self.size.sum()) if len(at) else 0.0
+    def carried(self) -> str:
+        """Say how many rows carry how much of the sum of x^2 / L, and name three of them; "" if they are not few."""
+        at = self.carriers
+        if not len(at):
+            return ""
+        share, first = float(self.size[at].sum() / self.size.sum()), at[:3]
+        named = zip(self.rollout[first].tolist(), self.response[first].tolist(), self.x[first].tolist(), strict=True)
+        places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
+        return f"{len(at)} of {self.n} responses carry {share:.0%} of it: {places}"
 
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Return, for each half octave of lengths that holds a row that does not carry most of x: the number of such
         rows, their mean log L, and the second and the fourth central moment of their x.
         """
         others = np.ones(self.n, bool)
-        others[self._carriers] = False
+        others[self.carriers] = False
         x, L = self.x[others], self.L[others]
         half = np.unique((2 * np.log2(L)).astype(np.int64), return_inverse=True)[1]
         n = np.bincount(half).astype(np.float64)
@@ -115,16 +120,14 @@ class Line:
         log_length, variance, fourth = (np.bincount(half, v) / n for v in (np.log(L), apart**2, apart**4))
         return n.astype(np.float64), log_length, variance, fourth
 
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of x inside half octaves of L, without the rows that carry most of it, in nats."""
+    @cached_property
+    def spread(self) -> tuple[float, float]:
+        """Standard deviation of x inside half octaves of L, without the rows that carry most of it; and that over the
+        root of the mean length. Both in nats.
+        """
         n, _, variance, _ = self._halves()
-        return math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
-
-    @property
-    def each_root(self) -> float:
-        """The standard deviation of x for each root token: that of x over the root of the mean length, in nats."""
-        return self.deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
+        deviation = math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
+        return deviation, deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
 
     def growth(self) -> tuple[float, float, float]:
         """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and its 95 %
@@ -146,37 +149,28 @@ class Line:
         return slope, slope - half, slope + half
 
     @cached_property
-    def _rollouts(self) -> tuple[Ints, Ints, Floats]:
-        """The rollouts, in order, with the number of rows and the sum of x^2 / L of each."""
+    def by_rollout(self) -> tuple[Ints, Floats]:
+        """The rollouts, in order, and the mean of x^2 / L in each."""
         number, code = np.unique(self.rollout, return_inverse=True)
-        return number, np.bincount(code).astype(np.int64), np.asarray(np.bincount(code, self.size), np.float64)
+        return number, np.bincount(code, self.size) / np.bincount(code)
 
-    def _quarters(self) -> tuple[float, float]:
-        _, n, square = self._rollouts
-        quarter = max(len(n) // 4, 1)
-        first, last = (math.sqrt(square[at].sum() / n[at].sum()) for at in (slice(quarter), slice(-quarter, None)))
-        return first, last
+    def rise(self) -> tuple[float, float]:
+        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first, and its
+        root mean square there, in nats.
 
-    @property
-    def last(self) -> float:
-        """Root mean square of x / sqrt(L) in the last quarter of the rollouts, in nats."""
-        return self._quarters()[1]
-
-    def rise(self) -> float:
-        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first.
-
-        Return 1 where fewer than ``SERIES`` rollouts, or no steady rise over them (Kendall, 1 in 1000), show it.
+        The first is 1 where fewer than ``SERIES`` rollouts, or no steady rise over them (Kendall, 1 in 1000), show it.
         """
-        number, n, square = self._rollouts
-        if len(number) < SERIES:
-            return 1.0
-        first, last = self._quarters()
-        return last / first if first > 0 and rises(square / n) else 1.0
+        number, mean = self.by_rollout
+        quarter = max(len(number) // 4, 1)
+        at = self.rollout < number[quarter] if len(number) > quarter else self.rollout >= number[0]
+        first, last = (math.sqrt(self.size[which].mean()) for which in (at, self.rollout >= number[-quarter]))
+        steady = len(number) >= SERIES and first > 0 and rises(mean)
+        return last / first if steady else 1.0, last
 
     def since(self) -> int | None:
         """Return the first rollout in which x / sqrt(L) is more than half as large as in all rows; None without one."""
-        number, n, square = self._rollouts
-        large = number[square / n > self.rms**2 / 4]
+        number, mean = self.by_rollout
+        large = number[mean > self.rms**2 / 4]
         return int(large[0]) if len(large) else None
 
     @cached_property
@@ -236,17 +230,12 @@ class Line:
             "temperature, of other weights or of another model"
         )
 
-    def evidence(self, name: str) -> tuple[Evidence, ...]:
-        """Return as evidence the root mean square of x / sqrt(L), the growth of its spread, and the line's two parts.
-
-        ``name`` is what the evidence calls x.
-        """
+    def evidence(self, name: str) -> tuple[Evidence, Evidence]:
+        """Return the line's two parts as evidence; ``name`` is what it calls x."""
         a, b, *errors = self.fit
         of_a, of_b = (t_quantile(np.inf) * error for error in errors)
         fitted = f"{name} + k3 (expected: 0)"
         return (
-            Evidence(f"{name}: root mean square", self.rms, unit="nats per root token"),
-            Evidence(f"exponent of L with which the spread of {name} grows", *self.growth()),
             Evidence(f"{fitted}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
             Evidence(f"{fitted}: part for each token", b, b - of_b, b + of_b, "nats"),
         )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
-from analysis.doctor.line import FLOAT32, Line
+from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.line import FLOAT32, LOOK, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, Noticed, TokenDigest
 from analysis.rules.recompute import ratio
@@ -42,13 +42,14 @@ RISE = 2.0
 in the first quarter by this factor.
 """
 SAMPLER = "the sampler's log-probs"
+PRODUCT = "the product mask (mis) masks"
 RIVALS = {
-    "a product weight capped at 2": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
-    "the product mask (mis)": CORRECTIONS["mis"],
-    "the geometric mask (geo-mask)": CORRECTIONS["geo-mask"],
-    "the sqrt mask (engine-sqrt)": CORRECTIONS["engine-sqrt"],
+    "a product weight capped at 2 leaves": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    PRODUCT: CORRECTIONS["mis"],
+    "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
+    "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
 }
-"""Corrections on responses that are compared on every mismatch: what each masks, and what it leaves, by length."""
+"""Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
 Shares = dict[int, float]
 """Share of a weight by the least length of an octave of lengths, tokens."""
 
@@ -99,7 +100,7 @@ class Mismatch:
         good = np.isfinite(x)
         return Mismatch(line, of_E, x[good], k3[good], L[good], weight, token, below)
 
-    def answer(self, *, same: bool = False, tokens: TokenDigest | None = None, left: Shares | None = None) -> Answer:
+    def answer(self, *, same: bool = False, tokens: TokenDigest | None = None) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
         A cause is named only if its own test says so: the import's tests of tokens, the carriers of the sum of squares,
@@ -112,30 +113,19 @@ class Mismatch:
             Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
         tokens : TokenDigest, optional
             What the import noticed about the table's tokens.
-        left : dict of int to float, optional
-            Share of the weight that the run's correction leaves, by the least length of an octave.
         """
-        name, line = "mismatch", self.line
+        line = self.line
         cause = CAUSES.get(tokens.cause) if tokens is not None and tokens.sampler else None
         if line.n < MIN_ROWS and cause is None:
-            return not_checked(name, "the log holds neither engine_log_ratio nor behaviour_log_ratio")
+            return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
         x = "E" if self.of_E else "D + E"
-        title = f"{x} of sampler and trainer" + ("" if self.of_E else " (versions unknown: lag may be in it)")
         mean, low, high = self.weight.interval()
-        evidence = [Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", 1 + mean, 1 + low, 1 + high)]
-        evidence += line.evidence(x)
-        carriers, share = line.carriers()
-        since: int | None = line.since()
+        growth, since, noise = line.growth(), line.since(), False
+        (deviation, each_root), (rise, last) = line.spread, line.rise() if line.n else (1.0, 0.0)
         if tokens is not None and cause is not None:
             what, fix = f"{cause[0]}{_where(tokens)}", cause[1]
-        elif carriers:
-            places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in carriers[:3])
-            number = f"{len(carriers)} of {line.n:.0f} responses carry {share:.0%} of it"
-            what, fix = (
-                f"{number}: {places}{_where(tokens)}",
-                "look at their tokens and mask them; the others are sound",
-            )
-            since = min(r for r, _, _ in carriers)
+        elif carried := line.carried():
+            what, fix, since = carried + _where(tokens), LOOK, int(line.rollout[line.carriers].min())
         elif broken := self._broken():
             since = broken[1] if since is None else min(broken[1], since)
             what = f"{broken[0]} (mean of the weight {1 + mean:.3g}, expected 1)"
@@ -149,33 +139,31 @@ class Mismatch:
         elif same and line.rms > FLOAT32:
             what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
             fix = "compare temperature, weights' version and precision of sampler and trainer"
-        elif (rise := line.rise()) > RISE and line.last > LARGE / 4:
+        elif rise > RISE and last > LARGE / 4:
             what = f"it rises over the run, {rise:.1f} times: the sampler leaves the trainer as weights move"
             fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
         else:
-            what, fix, since = "noise: its mean is -E[k3], as of two distributions of which one drew", "", None
-        (rivals, of_rivals), worst = self._compared(left or {})
-        evidence += of_rivals
-        size = f"{title}: spread {line.each_root:.2g} nats a root token (sd {line.deviation:.2g} nats)"
-        growth = line.growth()
-        size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
-        if since is None and not (line.rms > LARGE or worst > MASKED) and what.startswith("noise"):
-            text = "sampler and trainer agree up to rounding"
-            if line.rms > FLOAT32:
-                text = "sampler and trainer differ as programs of another precision do. " + rivals
-            return clear(name, text, *evidence)
-        noise = what.startswith("noise")
-        if noise:
+            what, since, noise = "noise: its mean is -E[k3], as of two distributions of which one drew", None, True
             fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
-        advice = f"; where a correction is wanted, take a sqrt mask of range {max(2 * line.each_root, 1e-3):.2g}"
-        return found(
-            name,
-            Severity.INFO if noise else Severity.WARNING,
-            f"{size}: {what}. {rivals}",
-            fix + (advice if noise or carriers else ""),
-            *evidence,
-            since=since,
+        groups, done = self.rivals() if line.n else ([], {})
+        rivals = ", ".join(f"{name} {_listed([f'{100 * x:.3g}' for x in shares])} %" for name, shares in done.items())
+        rivals = f"Of responses of {_listed(groups)} {rivals}" if done else ""
+        evidence = (
+            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", 1 + mean, 1 + low, 1 + high),
+            Evidence(f"exponent of L with which the spread of {x} grows", *growth),
+            *line.evidence(x),
         )
+        if noise and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
+            if line.rms <= FLOAT32:
+                return clear("sampler and trainer agree up to rounding", *evidence)
+            return clear(f"sampler and trainer differ as programs of another precision do. {rivals}", *evidence)
+        if noise or line.carried():
+            fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
+        size = f"{x} of sampler and trainer{'' if self.of_E else ' (versions unknown: lag may be in it)'}: spread "
+        size += f"{each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
+        size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
+        severity = Severity.INFO if noise else Severity.WARNING
+        return found(f"{size}: {what}. {rivals}", fix, *evidence, since=since, severity=severity)
 
     def _broken(self) -> tuple[str, int] | None:
         """Return the cause that a broken equality of the sampler shows, and the rollout in which it was certain."""
@@ -200,38 +188,35 @@ class Mismatch:
             return text, min(certain)
         return line.cause(SAMPLER), min(certain)
 
-    def _compared(self, left: Shares) -> tuple[tuple[str, list[Evidence]], float]:
-        """Say what each of ``RIVALS`` and the run's correction do to the shortest and to the longest responses.
+    def rivals(self) -> tuple[list[str], dict[str, list[float]]]:
+        """Return what each of ``RIVALS`` does to the shortest, to the longest and to all responses.
 
-        A drift is that of all responses: the median of k3 / L or, where k3 is unknown, of -x / L. Return the text with
-        its evidence, and the share of the longest responses that the product mask masks.
+        A drift is that of all responses: the median of k3 / L or, where k3 is unknown, of -x / L.
+
+        Returns
+        -------
+        list of str
+            Names of the K groups of responses: the first and the last octave of lengths with enough responses, and all.
+        dict of str to list of float
+            By name of the correction: share of each group's responses that it masks, or their mean weight that it
+            leaves.
         """
         octave = np.log2(self.L).astype(np.int64)
         n = np.bincount(octave)
-        bins = np.flatnonzero((n > 0) & (n >= min(MIN_ROWS, n.sum() / 4)))
-        if not len(bins):
-            return ("", []), 0.0
-        ends = sorted({int(bins[0]), int(bins[-1])})
+        bins = np.flatnonzero((n > 0) & (n >= min(MIN_ROWS, n.sum() / 4))).tolist()
+        groups = {f"{2**k} to {2 ** (k + 1) - 1} tokens": octave == k for k in (*bins[:1], *bins[-1:])}
+        groups["all lengths"] = octave >= 0
+        A, done = np.ones_like(self.x), {}
         rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -self.x) / self.L)), 0.0)
-        A, texts, evidence, means = np.ones_like(self.x), [], [], []
-        for label, rule in RIVALS.items():
-            done = rule.apply(self.x, self.L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
-            of_weight = "weight" in label
-            means.append(np.asarray(done.clipped_weight if of_weight else done.side != 0, np.float64))
-            values = [float(means[-1][octave == k].mean()) for k in ends]
-            does = "leaves" if of_weight else "masks"
-            texts.append(f"{label} {does} {' and '.join(f'{100 * value:.3g}' for value in values)} %")
-            evidence += [
-                Evidence(f"{label} {does}, L from {2**k}", value, unit="share")
-                for k, value in zip(ends, values, strict=True)
-            ]
-        for at, value in left.items():
-            evidence.append(Evidence(f"weight that the run's correction leaves, L from {at}", value, unit="share"))
-        of = " and of ".join(f"{2**k} to {2 ** (k + 1) - 1}" for k in ends)
-        text = (
-            f"Of responses of {of} tokens {', '.join(texts)}; of all, the product weight leaves {means[0].mean():.1%}"
-        )
-        return (text, evidence), float(means[1][octave == ends[-1]].mean())
+        for name, rule in RIVALS.items():
+            applied = rule.apply(self.x, self.L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
+            effect = np.asarray(applied.clipped_weight if rule.outside == "cap" else applied.side != 0, np.float64)
+            done[name] = [float(effect[which].mean()) for which in groups.values()]
+        return list(groups), done
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def weight_left(rows: Rows, rule: Rule | None) -> Shares:
@@ -251,18 +236,15 @@ def weight_left(rows: Rows, rule: Rule | None) -> Shares:
 
 def correction(shares: Shares, rule: Rule | None) -> Answer:
     """Check whether the correction leaves some octave of lengths less than a third of their weight (`weight_left`)."""
-    name = "correction"
     if rule is None:
-        return not_checked(name, "the log's header names no correction")
+        return not_checked("the log's header names no correction")
     if not shares:
-        return not_checked(name, "no octave of lengths has enough rows with a correction_weight")
+        return not_checked("no octave of lengths has enough rows with a correction_weight")
     evidence = [Evidence(f"weight left, L from {at}", share, unit="share") for at, share in shares.items()]
     worst = min(shares, key=lambda at: shares[at])
     if shares[worst] >= THIRD:
-        return clear(name, "the correction leaves every length more than a third of its weight", *evidence)
+        return clear("the correction leaves every length more than a third of its weight", *evidence)
     return found(
-        name,
-        Severity.WARNING,
         f"correction {rule.label} leaves responses of {worst} to {2 * worst - 1} tokens "
         f"{shares[worst]:.0%} of their weight",
         "a product mask masks long responses and a geometric one short ones (docs/theory.md, T2, T10): take a sqrt "
@@ -284,70 +266,57 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     imported : bool
         Whether the log was made from another trainer's table, in which the weights' version may not count updates.
     """
-    name, S = "staleness", rows.S
     lag = rows["policy_version"] - rows["updates_since_rollout"] - rows["behaviour_version"]
     known = rows.first & (rows["length"] >= 1) & np.isfinite(lag)
     if not known.any():
-        return not_checked(name, "the log holds no behaviour_version")
+        return not_checked("the log holds no behaviour_version")
     lag, D, both, rollout = (
         x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
     )
     old = lag > 0
-    share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
+    stale = f"{old.mean():.0%} of the responses were sampled by older weights"
+    of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
+    evidence = [Evidence("responses that older weights sampled", float(old.mean()), unit="share")]
+    evidence += [
+        Evidence(f"rms of {what} of these", _rms(x), unit="nats")
+        for what, x in (("D", of_old), ("D + E", both))
+        if len(x)
+    ]
     since = int(rollout[old].min()) if old.any() else None
-    evidence = [share]
-    for number in np.unique(lag[old])[:6]:
-        here = lag == number
-        what, x = ("D", D[here]) if np.isfinite(D[here]).any() else ("D + E", both[here])
-        if np.isfinite(x).any():
-            evidence.append(Evidence(f"rms of {what} at a lag of {number:.0f} updates", _rms(x), unit="nats"))
-    of_old = D[old & np.isfinite(D)]
     unmoved = len(of_old) > 0 and not of_old.any()
-    S = S[np.isfinite(S)]
-    if old.any() and not unmoved and len(S) and not S.any():
-        return found(
-            name,
-            Severity.INFO,
-            f"S is 0 in every row, yet {share.value:.0%} of the responses were sampled by older versions: old "
-            "log-probs were recomputed, so the ratio's denominator never sampled, and no clip on S sees the lag",
-            "judge and bound D + E (a correction on the rollout-policy ratio), or keep the sampler's version of old "
-            "log-probs",
-            *evidence,
-            since=since,
-        )
+    S, after = rows.S[np.isfinite(rows.S)], rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
     version = "write behaviour_version when the response is sampled"
-    if np.any(lag < 0):
-        summary = "responses were sampled by weights that did not exist yet, by their versions"
-        return found(name, Severity.WARNING, summary, version, *evidence)
-    if contradicting := int(np.sum((lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9))):
-        summary = f"D is not 0 in {contradicting} responses that, by version, the present weights sampled"
-        return found(name, Severity.WARNING, summary, version, *evidence)
-    after = rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
-    if unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
-        summary = "D is 0 in every response that, by version, older weights sampled, though updates move S"
-        return found(name, Severity.WARNING, summary, version, *evidence, since=since)
-    if len(of_old) < old.sum() / 2:
-        summary = f"{share.value:.0%} of the responses were sampled by older weights, and their D is not known"
-        if np.isfinite(both[old]).any():
-            summary += f": the rms of their D + E is {_rms(both[old]):.2g} nats"
-        fix = "log old log-probabilities of the version that sampled; until then judge D + E as one ratio"
-        return found(name, Severity.INFO, summary, fix, *evidence, since=since)
-    if len(of_old) and _rms(of_old) > STALE and not corrected:
-        return found(
-            name,
-            Severity.WARNING,
-            f"{share.value:.0%} of the responses were sampled by older weights, and nothing corrects their ratio "
-            f"(rms of D {_rms(of_old):.2g} nats)",
-            "set a correction on the rollout-policy ratio, or sample with newer weights",
-            *evidence,
-            since=since,
+    contradicting = int(np.sum((lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)))
+    severity, text, fix = Severity.WARNING, "", version
+    if old.any() and not unmoved and len(S) and not S.any():
+        severity = Severity.INFO
+        text = (
+            f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
+            "sampled, and no clip on S sees the lag"
         )
-    text = "stale responses hardly differ, or are corrected" if old.any() else "no response is stale"
-    return clear(name, text, *evidence)
+        fix = "judge and bound D + E (a correction on the rollout-policy ratio), or keep the sampler's version of old "
+        fix += "log-probs"
+    elif np.any(lag < 0):
+        text, since = "responses were sampled by weights that did not exist yet, by their versions", None
+    elif contradicting:
+        text = f"D is not 0 in {contradicting} responses that, by version, the present weights sampled"
+        since = None
+    elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
+        text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
+    elif len(of_old) < old.sum() / 2:
+        severity, text = Severity.INFO, f"{stale}, and their D is not known"
+        text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
+        fix = "log old log-probabilities of the version that sampled; until then judge D + E as one ratio"
+    elif len(of_old) and _rms(of_old) > STALE and not corrected:
+        text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
+        fix = "set a correction on the rollout-policy ratio, or sample with newer weights"
+    if text:
+        return found(text, fix, *evidence, since=since, severity=severity)
+    return clear("stale responses hardly differ, or are corrected" if old.any() else "no response is stale", *evidence)
 
 
 def _rms(x: Floats) -> float:
-    return float(np.sqrt(np.nanmean(x * x)))
+    return float(np.sqrt(np.mean(x * x)))
 
 
 def _where(tokens: TokenDigest | None) -> str:

@@ -1,11 +1,11 @@
-"""Hold the data that the doctor's checks read: a run's rows as arrays and its metrics. Shares and means of the rows
-have intervals over clusters.
+"""The rows of a log as the doctor's checks read them, what is kept of them in memory, and the metrics of the run.
+Shares and means of rows have intervals over clusters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.doctor.findings import Evidence
-from analysis.log.rows import numbered, repeated
+from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.log.rows import appearances, numbered, repeated
+from analysis.log.usable import counted_updates
+from analysis.rules.recompute import numbers
+from fspo.gradlog import GradLog
+from fspo.gradlog.metrics_file import MetricsFile
+from fspo.gradlog.run_folder import METRICS
+from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
 from fspo.stats.clusters import MIN_CLUSTERS, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval, sample_interval
@@ -27,6 +33,18 @@ MIN_LINES = 8
 """Least number of values in metrics.jsonl from which a metric is judged, where the log has no rows to judge by."""
 MIN_ROWS = 50
 """Least number of rows from which the checks judge a share or a mean over them."""
+READ = (
+    *("rollout", "step", "updates_since_rollout", "times_used", "phase", "policy_version", "behaviour_version"),
+    *("prompt_id", "response_id", "length", "truncated", "log_ratio", "sum_sq_log_ratio", "k3_sum"),
+    *("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"),
+    *("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum", "total_sum_sq", "total_k3_sum"),
+    *("reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
+    *("correction_lo", "correction_hi", "correction_drift", "correction_side", "correction_weight"),
+)
+"""Columns of the gradient log that the doctor's checks read."""
+IDS = ("rollout", "step", "prompt_id", "response_id")
+KEPT = 500_000
+"""Largest number of rows kept in memory. Of a log with more rows, most checks read evenly spread rollouts only."""
 
 
 class Rows:
@@ -118,6 +136,105 @@ class Rows:
         return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), unit)
 
 
+@dataclass
+class Kept:
+    """The rows for the checks that need many rows at once: all rows of evenly spread rollouts. At most ``most`` rows of
+    phase train are kept, unless two rollouts alone have more.
+    """
+
+    imported: bool
+    rows: int = 0
+    held: int = 0
+    stride: int = 1
+    seen: int = 0  # number of rollouts that `add` has got so far, kept or not
+    # For each kept rollout: its place in the order of all rollouts, its rows of phase train, its rows of phase noise.
+    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
+    valued: set[str] = field(default_factory=set)
+    short: int = 0
+    most: int = KEPT
+
+    def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
+        """Add the rows of complete rollouts, and keep those of every ``stride``-th rollout.
+
+        ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``rows`` are of phase train,
+        ``noise`` of phase noise; ``present`` holds the names of the columns in ``READ`` that the log has.
+        """
+        unknown = {"log_ratio", "advantage"} if self.imported else set()
+        # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
+        # is a defect, which the check not_finite reports.
+        self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
+        self.short += int(np.sum(rows["length"] < 1))
+        self.rows += len(rows)
+        for number in np.unique(np.concatenate([rows["rollout"], noise["rollout"]])):
+            if self.seen % self.stride == 0:
+                part = rows.take(rows["rollout"] == number).copy(), noise.take(noise["rollout"] == number).copy()
+                self.parts.append((self.seen, *part))
+                self.held += len(part[0])
+            self.seen += 1
+            while self.held > self.most and len(self.parts) > 2:
+                self.stride *= 2
+                self.parts = [part for part in self.parts if part[0] % self.stride == 0]
+                self.held = sum(len(part[1]) for part in self.parts)
+
+    def joined(self) -> tuple[Rows, Rows]:
+        """Return the kept rows of phase train, and those of phase noise."""
+        none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"})
+        train, noise = [none, *(part[1] for part in self.parts)], [none, *(part[2] for part in self.parts)]
+        return Rows.joined(train), Rows.joined(noise)
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the answers must know of the rows: which are kept, and which have no length."""
+        notes = []
+        if self.stride > 1:
+            notes.append(
+                f"{len(self.parts)} of {self.seen} rollouts, evenly spread, serve the checks that need rows together: "
+                f"the log has {self.rows} rows"
+            )
+        if self.short:
+            notes.append(
+                f"{self.short} of {self.rows} rows have a length below 1: unknown, and left out where it matters"
+            )
+        return notes
+
+
+def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
+    """Return the columns of ``READ``, except phase, as float arrays (N,); a column that the log lacks is all NaN.
+
+    The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers. Where the log lacks times_used
+    or updates_since_rollout, they are counted from the rows' steps and responses.
+    """
+    plain = [name for name in READ if name != "phase" and name not in IDS]
+    out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
+    out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
+    if log.metadata.get("advantage") == NO_ADVANTAGES:
+        out["advantage"] = np.full(len(log), np.nan)
+    if "times_used" not in log:
+        out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
+    if "updates_since_rollout" not in log:
+        updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
+        out["updates_since_rollout"] = updates.astype(np.float64)
+        notes.append(
+            "no column updates_since_rollout, one step a rollout: all rows count as after an update"
+            if by_rollout
+            else "no column updates_since_rollout: counted from each rollout's first step"
+        )
+    return out
+
+
+def metrics_of(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
+    """Return each metric's (rollout, value) pairs from the train lines of metrics.jsonl, and note torn lines."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    file = MetricsFile(path)
+    for record in file.of_phase("train"):
+        rollout = record.get("rollout", math.nan)
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and math.isfinite(value):
+                found.setdefault(name, []).append((float(rollout), float(value)))
+    if torn := len(file.read()[1]):
+        notes.append(f"damaged: {torn} lines of {METRICS}")
+    return found
+
+
 @dataclass(frozen=True)
 class Patient:
     """The data of one run, as the doctor's checks read it.
@@ -130,16 +247,17 @@ class Patient:
         Rows of the phase noise (a rollout at learning rate 0).
     metrics : dict
         Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
+    target : float, optional
+        The band acceptance that the rule was meant to have.
     """
 
-    path: Path
     rule: Rule | None
     aggregation: str | None
     rows: Rows
     noise: Rows
     logged: frozenset[str]
     metrics: dict[str, list[tuple[float, float]]]
-    notes: tuple[str, ...] = field(default=())
+    target: float | None = None
 
     @cached_property
     def finite(self) -> Rows:
@@ -159,10 +277,7 @@ class Patient:
         learning rate 0): only numerics make S differ from 0 there.
         """
         still = self.finite.take(self.finite["updates_since_rollout"] == 0)
-        if len(self.noise) == 0:
-            return still
-        noise = self.noise.take(np.isfinite(self.noise.S) & (self.noise["length"] >= 1))
-        return Rows({name: np.concatenate([still[name], noise[name]]) for name in self.rows.columns})
+        return Rows.joined([still, self.noise.take(np.isfinite(self.noise.S) & (self.noise["length"] >= 1))])
 
     @cached_property
     def responses(self) -> Rows:
@@ -194,23 +309,45 @@ class Patient:
         """Return the values of a metric, in the order of metrics.jsonl; empty if it was not logged."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
-    def over_lines(self, name: str, label: str) -> Evidence | None:
-        """Return the mean of a metric that is a share, over the last quarter (at least ``MIN_LINES``) of its values.
-
-        Return None if metrics.jsonl has fewer than ``MIN_LINES`` values of the metric. The interval takes the values as
-        independent.
-        """
-        values = self.metric(name)
-        if len(values) < MIN_LINES:
-            return None
-        values = values[-max(len(values) // 4, MIN_LINES) :]
-        return Evidence(label, *sample_interval(values), "share")
-
 
 def enough(rows: Rows) -> str:
-    """Say why there are too few rows for a finding; return "" if there are enough."""
+    """Say why there are too few rows for an issue; return "" if there are enough."""
     if len(rows) < MIN_ROWS:
         return f"{len(rows)} rows, {MIN_ROWS} are wanted"
     if rows.clusters < MIN_CLUSTERS:
         return f"{rows.clusters} prompts, {MIN_CLUSTERS} are wanted"
     return ""
+
+
+def by_metric(
+    p: Patient,
+    names: Sequence[str],
+    judge: Callable[[Floats, Evidence], Severity | None],
+    summary: str,
+    fix: str,
+    sound: str,
+) -> Answer:
+    """Answer a check by a metric that is a share, where the log lacks the rows to judge by.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the metric; the first that has at least ``MIN_LINES`` values is judged.
+    judge : function
+        Return how bad the metric is, from its values (N,) and the mean of the last quarter of them (at least of
+        ``MIN_LINES``), whose interval takes them as independent; None if nothing is wrong.
+    summary : str
+        What is wrong, with the fields ``share`` (the mean) and ``lines`` (N).
+    fix, sound : str
+        What to change; what is said if nothing is wrong.
+    """
+    name = next((name for name in names if len(p.metric(name)) >= MIN_LINES), "")
+    if not name:
+        return not_checked(f"the rows do not tell, nor have the metrics {MIN_LINES} lines with {names[0]}")
+    values = p.metric(name)
+    end = values[-max(len(values) // 4, MIN_LINES) :]
+    share = Evidence(f"{name}, from the metrics", *sample_interval(end), "share")
+    severity = judge(values, share)
+    if severity is None:
+        return clear(sound, share)
+    return found(summary.format(share=share.value, lines=len(values)), fix, share, severity=severity)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Mask, Rows
 from analysis.log.rows import numbered, repeated
 from analysis.rules.estimator_fit import NO_LINE, SLOPES, WRONG, ZEROED, estimator_fit
@@ -18,7 +18,7 @@ from analysis.rules.recompute import FIRST, FOLLOWS_FROM, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
 
-CURES = {
+FIXES = {
     "band": (
         ("drift", "lo", "hi", "correction_lo", "correction_hi"),
         "the edges are not those of the header's rule",
@@ -39,8 +39,19 @@ CURES = {
         "times_used is not the number of earlier updates on the response",
         "count the uses of each response; rows that were trained on are no fair draws (docs/theory.md section 1)",
     ),
+    "counters": (
+        ("updates_since_rollout", "policy_version", "identity", "repeated"),
+        "steps, versions and uses contradict each other",
+        "write these columns from one place, together, before the rows are shuffled or cut",
+    ),
 }
-"""By check: the columns that are recomputed, what is wrong if the logged columns differ from them, and the cure."""
+"""By check: the columns that are recomputed, what is wrong if the logged columns differ from them, and the fix."""
+WRONG_ROWS = {name: f"{name} differs from what follows from {source}" for name, source in FOLLOWS_FROM.items()} | {
+    "policy_version": "policy_version is not the step",
+    "identity": "a response changes its length, reward, advantage or prompt between its uses",
+    "repeated": "the same response stands twice in one step",
+}
+"""What is wrong in the rows that `Recomputed` counts, by the name under which it counts them."""
 WRONG_GROUPS = 0.01
 """The check estimator reports advantages that no known estimator makes, or that the run's estimator does not make, only
 if more than this share of the groups has them.
@@ -157,128 +168,85 @@ class Recomputed:
         self.last_rollout, self.last_step = number, max(last, self.last_step)
         self.last_response = max(int(rows["response_id"].max()), self.last_response)
 
-    def answers(self, files: dict[str, Any], *, selected: bool = False) -> list[Answer]:
-        """Return the answers of the checks that recompute a log: its columns, advantages, counters, rows and files.
+    def answers(self, files: dict[str, Any], *, selected: bool = False) -> dict[str, Answer]:
+        """Return the answers of the checks that recompute a log, by their names.
 
         ``files`` are the defects of the log's files, each with its first rollout. ``selected`` says whether groups were
         selected by their outcome; if they were, a rollout with fewer rows than usual is no defect.
         """
-        return [
-            *(self._columns(name) for name in CURES),
-            self._estimator(),
-            self._counters(),
-            self._log(files, selected),
-        ]
+        answers = {name: self._columns(name) for name in FIXES}
+        return answers | {"estimator": self._estimator(), "log": self._log(files, selected)}
 
-    def _columns(self, name: str) -> Answer:
-        columns, what, cure = CURES[name]
-        shares = [
-            Evidence(
-                f"{c} differs from what follows from {FOLLOWS_FROM[c]}", self.wrong[c] / self.rows[c], unit="share"
-            )
-            for c in columns
-            if self.rows[c]
-        ]
-        if not shares:
-            return not_checked(name, "the log lacks the columns, or names no rule on whole responses")
+    def _columns(self, check: str) -> Answer:
+        columns, what, fix = FIXES[check]
+        if not any(self.rows[c] for c in columns):
+            return not_checked("the log lacks the columns, or names no rule on whole responses")
         wrong = [c for c in columns if self.wrong[c]]
         if not wrong:
-            return clear(name, "the logged columns follow from each other", *shares)
-        listed = ", ".join(f"{c} in {self.wrong[c]} of {self.rows[c]} rows" for c in wrong)
-        severity = Severity.CRITICAL if name == "clip" else Severity.WARNING
-        shown = [e for e in shares if e.value > 0]
-        return found(name, severity, f"{what}: {listed}", cure, *shown, since=min(self.since[c] for c in wrong))
+            return clear("the logged columns follow from each other")
+        share = {c: self.wrong[c] / self.rows[c] for c in wrong}
+        evidence = [Evidence(WRONG_ROWS[c], share[c], unit="share") for c in sorted(wrong, key=lambda c: -share[c])[:3]]
+        listed = ", ".join(
+            f"{WRONG_ROWS[c] if check == 'counters' else c} in {self.wrong[c]} of {self.rows[c]} rows" for c in wrong
+        )
+        severity = Severity.CRITICAL if check == "clip" else Severity.WARNING
+        return found(f"{what}: {listed}", fix, *evidence, since=min(self.since[c] for c in wrong), severity=severity)
 
     def _estimator(self) -> Answer:
-        name = "estimator"
         if not self.groups:
-            return not_checked(name, "no complete group with rewards and an advantage other than 0")
-        evidence = [
-            Evidence(f"groups whose A is {'' if n in WRONG else 'of '}{n}", self.fits[n] / self.groups, unit="share")
-            for n in (*WRONG, *SLOPES)
-            if self.fits[n]
-        ]
-        bad = [n for n in WRONG if self.fits[n] > WRONG_GROUPS * self.groups]
-        if bad and not (self.imported and {*bad} <= {ZEROED, NO_LINE}):
-            worst = max(bad, key=lambda n: self.fits[n])
+            return not_checked("no complete group with rewards and an advantage other than 0")
+        fits, groups, enough = self.fits, self.groups, (1 - WRONG_GROUPS) * self.groups
+        most = sorted((n for n in (*WRONG, *SLOPES) if fits[n]), key=lambda n: -fits[n])[:3]
+        of = {n: n if n in WRONG else f"of {n}" for n in most}
+        evidence = [Evidence(f"groups whose A is {of[n]}", fits[n] / groups, unit="share") for n in most]
+        bad = [n for n in WRONG if fits[n] > WRONG_GROUPS * groups]
+        if bad and self.imported and {*bad} <= {ZEROED, NO_LINE}:
+            return not_checked("A is no line in the imported reward, which may be a part of the reward alone")
+        if bad:
+            worst = max(bad, key=lambda n: fits[n])
             return found(
-                name,
-                Severity.CRITICAL,
-                f"A is {worst} in {self.fits[worst]} of {self.groups} groups: no estimator of group rewards gives that",
+                f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
                 "compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle between "
                 "both, a mask, or a scale by length after the baseline does this",
                 *evidence,
                 since=min(self.since[n] for n in bad),
+                severity=Severity.CRITICAL,
             )
-        if bad:
-            return not_checked(name, "A is no line in the imported reward, which may be a part of the reward alone")
-        best = max(SLOPES[:-1], key=lambda n: self.fits[n])
+        best = max(SLOPES[:-1], key=lambda n: fits[n])
         named = self.estimator or best
-        if self.fits[named] < (1 - WRONG_GROUPS) * self.groups and self.fits["scaled by a constant"] < self.groups:
-            if self.estimator is None:
-                return clear(
-                    name, "A is a line in the reward through the group's mean; its slope is none of ours", *evidence
-                )
-        elif self.fits[named] >= (1 - WRONG_GROUPS) * self.groups:
-            return clear(name, f"A is the reward by the estimator {named}", *evidence)
+        if fits[named] >= enough:
+            return clear(f"A is the reward by the estimator {named}", *evidence)
+        if self.estimator is None and fits[SLOPES[-1]] < groups:
+            return clear("A is a line in the reward through the group's mean; its slope is none of ours", *evidence)
         if self.estimator is None and self.imported:
-            return clear(name, "A is the centred reward times a constant", *evidence)
-        likely = f"it is of {best}" if self.fits[best] > 0.9 * self.groups else "its scale is of no estimator"
+            return clear("A is the centred reward times a constant", *evidence)
+        likely = f"it is of {best}" if fits[best] > 0.9 * groups else "its scale is of no estimator"
         return found(
-            name,
-            Severity.WARNING,
-            f"A is not the reward by the estimator {named} in "
-            f"{self.groups - self.fits[named]} of {self.groups} groups: {likely}",
+            f"A is not the reward by the estimator {named} in {groups - fits[named]} of {groups} groups: {likely}",
             "write the estimator that trained into the configuration, or look for a factor on the advantages",
             *evidence,
         )
 
-    def _counters(self) -> Answer:
-        name, wrong = "counters", ("updates_since_rollout", "policy_version", "identity", "repeated")
-        texts = {
-            "updates_since_rollout": "updates_since_rollout is not the number of steps since the rollout's first",
-            "policy_version": "policy_version is not the step",
-            "identity": "a response changes its length, reward, advantage or prompt between its uses",
-            "repeated": "the same response stands twice in one step",
-        }
-        evidence = [
-            Evidence(texts[n], self.wrong[n] / max(self.rows[n], 1), unit="share") for n in wrong if self.wrong[n]
-        ]
-        if not evidence:
-            return clear(name, "steps, versions and uses agree")
-        return found(
-            name,
-            Severity.WARNING,
-            "; ".join(f"{texts[n]} ({self.wrong[n]} rows)" for n in wrong if self.wrong[n]),
-            "write these columns from one place, together, before the rows are shuffled or cut",
-            *evidence,
-            since=min(self.since[n] for n in wrong if self.wrong[n]),
-        )
-
     def _log(self, files: dict[str, Any], selected: bool) -> Answer:
-        name = "log"
-        texts: dict[str, int] = {}
+        since: dict[str, int] = {}
         numbering = len(self.starts) == 1 and self.wrong["overlapping responses"] > 1
         for key in ("missing rollouts", "missing steps", "overlapping steps", "overlapping responses"):
             if self.wrong[key] and not (key == "overlapping responses" and numbering):
-                texts[f"{key} ({self.wrong[key]} times)"] = self.since[key]
+                since[f"{key} ({self.wrong[key]} times)"] = self.since[key]
         for key, odd in self.odd.items():
             if key == "rows" and selected:
                 continue  # dropped groups with equal rewards explain why a rollout has fewer rows
             sizes = self.of_rollout[key] - Counter([self.latest.get(key, 0)])
             usual, times = sizes.most_common(1)[0] if sizes else (0, 0)
-            if times >= USUAL * sizes.total() and sizes.total() >= 5 and any(size < usual for size in sizes):
-                few = [size for size in sizes if size < usual]
-                texts[f"{sum(sizes[s] for s in few)} rollouts with fewer {key} than the usual {usual}"] = min(
-                    odd[s] for s in few
-                )
-        texts |= files
-        if not texts:
-            return clear(name, "rollouts, steps and responses follow each other without gap or copy")
+            few = [size for size in sizes if size < usual]
+            if few and times >= USUAL * sizes.total() and sizes.total() >= 5:
+                text = f"{sum(sizes[size] for size in few)} rollouts with fewer {key} than the usual {usual}"
+                since[text] = min(odd[size] for size in few)
+        since |= files
+        if not since:
+            return clear("rollouts, steps and responses follow each other without gap or copy")
         return found(
-            name,
-            Severity.WARNING,
-            "; ".join(texts) + ": parts are missing, or files of several runs lie in one folder",
+            "; ".join(since) + ": parts are missing, or files of several runs lie in one folder",
             "copy the log again from its run; keep one run in a folder",
-            since=min(texts.values()),
+            since=min(since.values()),
         )

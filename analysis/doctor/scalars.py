@@ -8,13 +8,15 @@ import importlib.util
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.line import rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
@@ -57,85 +59,73 @@ MISSING = (
 def _series(p: Patient, names: str) -> dict[str, Floats]:
     """Return the metrics whose name, less the prefixes of its phase, matches: (rollout, value) rows (N, 2) by name."""
     return {
-        name: np.array(values)
+        name.removeprefix(FOREIGN): np.array(values)
         for name, values in p.metrics.items()
         if re.fullmatch(names, PREFIX.sub("", name).lower()) and len(values) >= 3
     }
 
 
-def _shown(name: str) -> str:
-    return name.removeprefix(FOREIGN)
-
-
 def weight_scale(p: Patient) -> Answer:
     """Check whether a mean weight exceeds the largest weight, or is a number of samples and no mean."""
-    name, weights, largest = "weight_scale", _series(p, WEIGHT), _series(p, LARGEST)
+    weights, largest = _series(p, WEIGHT), _series(p, LARGEST)
     if not weights:
-        return not_checked(name, "the metrics hold no mean weight of a correction")
+        return not_checked("the metrics hold no mean weight of a correction")
     for label, values in weights.items():
         w = values[:, 1]
         whole = float(np.round(np.median(w)))
         if whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
-            what = f"{_shown(label)} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
+            what = f"{label} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
         elif any(len(top) == len(w) and np.mean(w > top[:, 1] * (1 + 1e-6)) > 0.5 for top in largest.values()):
-            what = f"{_shown(label)}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
+            what = f"{label}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
         else:
             continue
         fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
-        return found(name, Severity.WARNING, what, fix, Evidence(_shown(label), float(np.median(w))))
-    return clear(name, "mean weights lie within their caps")
+        return found(what, fix, Evidence(label, float(np.median(w))))
+    return clear("mean weights lie within their caps")
 
 
 def same_ratio(p: Patient) -> Answer:
     """Check whether two ratios that should differ are equal in every line."""
-    name, weights = "same_ratio", _series(p, f"{WEIGHT}|{POLICY}")
+    weights = _series(p, f"{WEIGHT}|{POLICY}")
     if len(weights) < 2:
-        return not_checked(name, "the metrics hold fewer than two ratios")
-    items = list(weights.items())
-    for k, (first, a) in enumerate(items):
-        for second, b in items[k + 1 :]:
-            if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[:, 1])) > 2:
-                return found(
-                    name,
-                    Severity.WARNING,
-                    f"{_shown(first)} and {_shown(second)} are equal in all {len(a)} lines: both have one denominator "
-                    "(the sampler's), so one is a copy, or the correction counts twice",
-                    "let one ratio divide by the trainer's old log-probs and the other by the sampler's",
-                    Evidence(_shown(first), float(a[:, 1].mean())),
-                )
-    return clear(name, "no two ratios are one column")
+        return not_checked("the metrics hold fewer than two ratios")
+    for (first, a), (second, b) in combinations(weights.items(), 2):
+        if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[:, 1])) > 2:
+            return found(
+                f"{first} and {second} are equal in all {len(a)} lines: both have one denominator (the sampler's), so "
+                "one is a copy, or the correction counts twice",
+                "let one ratio divide by the trainer's old log-probs and the other by the sampler's",
+                Evidence(first, float(a[:, 1].mean())),
+            )
+    return clear("no two ratios are one column")
 
 
 def weight_product(p: Patient) -> Answer:
     """Check whether a mean weight is far from 1 though tokens agree: the product over tokens then does it."""
-    name, weights = "weight_product", _series(p, WEIGHT)
+    weights = _series(p, WEIGHT)
     near = {n: float(np.median(v[:, 1])) for n, v in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
-    error = [label for label in near if re.fullmatch(TOKENS, PREFIX.sub("", label).lower())]
-    if not weights or not error:
-        return not_checked(name, "the metrics hold no mean weight beside a mean token ratio")
+    if not weights or not _series(p, TOKENS):
+        return not_checked("the metrics hold no mean weight beside a mean token ratio")
     for label, values in weights.items():
         w = float(np.median(values[:, 1]))
         if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
             continue
         return found(
-            name,
-            Severity.WARNING,
-            f"{_shown(label)} is {w:.3g} though tokens agree ("
-            + ", ".join(f"{_shown(n)} {x:.4g}" for n, x in near.items())
-            + f"): the batch is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over "
-            "tokens, and by no mismatch of a token",
+            f"{label} is {w:.3g} though tokens agree ({', '.join(f'{n} {x:.4g}' for n, x in near.items())}): the batch "
+            f"is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, and by no "
+            "mismatch of a token",
             "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
-            "which lengths it cuts (`fspo import`, `fspo analyse --on behaviour`)",
-            Evidence(_shown(label), w),
+            "which lengths it masks (`fspo import`, `fspo analyse --on behaviour`)",
+            Evidence(label, w),
         )
-    return clear(name, "mean weights are as far from 1 as tokens are")
+    return clear("mean weights are as far from 1 as tokens are")
 
 
 def mismatch_trend(p: Patient) -> Answer:
     """Check whether the mean difference of trainer's and sampler's log-probs jumps, or rises over the run."""
-    name, differences = "mismatch_trend", _series(p, DIFFERENCE)
+    differences = _series(p, DIFFERENCE)
     if not differences:
-        return not_checked(name, "the metrics hold no difference of trainer's and sampler's log-probs")
+        return not_checked("the metrics hold no difference of trainer's and sampler's log-probs")
     for label, values in differences.items():
         x = np.abs(values[:, 1])
         at = next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
@@ -143,31 +133,28 @@ def mismatch_trend(p: Patient) -> Answer:
         before, after = (x[:at].mean(), x[at:].mean()) if at else (x[:quarter].mean(), x[-quarter:].mean())
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
-        evidence = [Evidence(f"{_shown(label)} {when}", float(v)) for when, v in (("before", before), ("after", after))]
-        text = f"{_shown(label)} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
+        text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
         for other, weights in _series(p, LARGEST).items():
             top = float(np.median(weights[at or -quarter :, 1]))
-            evidence.append(Evidence(f"{_shown(other)} after", top))
+            evidence.append(Evidence(f"{other} after", top))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
         return found(
-            name,
-            Severity.WARNING,
             f"{text}; the sampler has other weights than the trainer",
             "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache; clip ratios "
             "say nothing of this",
             *evidence,
             since=int(values[at, 0]) if at and math.isfinite(values[at, 0]) else None,
         )
-    return clear(name, "the difference of trainer's and sampler's log-probs neither jumps nor rises")
+    return clear("the difference of trainer's and sampler's log-probs neither jumps nor rises")
 
 
 def truncation_count(p: Patient) -> Answer:
     """Check whether the truncation share counts the longest response of each batch, whatever its length."""
-    name = "truncation_count"
     shares, longest = _series(p, TRUNCATION), _series(p, LONGEST)
     if not shares or not longest:
-        return not_checked(name, "the metrics hold no truncation share beside the longest response")
+        return not_checked("the metrics hold no truncation share beside the longest response")
     lengths = next(iter(longest.values()))[:, 1]
     for label, values in shares.items():
         share = values[:, 1]
@@ -177,14 +164,12 @@ def truncation_count(p: Patient) -> Answer:
         whole = share / least  # in a batch of B the longest response alone makes 1/B
         if np.all(np.abs(whole - np.round(whole)) < 0.02) and abs(1 / least - round(1 / least)) < 0.02 / least:
             return found(
-                name,
-                Severity.WARNING,
-                f"{_shown(label)} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
+                f"{label} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
                 f"({lengths.min():.0f} to {lengths.max():.0f}): it counts each batch's longest response as truncated",
                 "compare lengths with the limit, and not with the longest of the batch",
-                Evidence(f"least {_shown(label)}", float(least), unit="share"),
+                Evidence(f"least {label}", float(least), unit="share"),
             )
-    return clear(name, "truncation is counted at the limit")
+    return clear("truncation is counted at the limit")
 
 
 ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
@@ -198,16 +183,18 @@ def records(run: Path) -> list[dict[str, Any]]:
 
     verl's ppo_kl is left out, because it is no KL to the reference, as which rldoctor reads it.
     """
-    train = MetricsFile(run).of_phase("train")
-    plain = [
-        {k.removeprefix(FOREIGN): v for k, v in line.items() if k != "phase" and not k.endswith("ppo_kl")}
-        for line in train
+    return [
+        {
+            name.removeprefix(FOREIGN): math.nan if value is None else value
+            for name, value in line.items()
+            if name != "phase" and not name.endswith("ppo_kl")
+        }
+        for line in MetricsFile(run).of_phase("train")
     ]
-    return [{k: math.nan if v is None else v for k, v in line.items()} for line in plain]
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
-    """Return what the package rldoctor finds in lines of metrics, each finding under rldoctor's own name for it.
+    """Return what the package rldoctor finds in lines of metrics, each issue under rldoctor's own name for it.
 
     Also return a note: which version of rldoctor examined the lines, or how to install it.
     """
@@ -216,13 +203,9 @@ def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
     import rl_doctor  # type: ignore[import-not-found]
 
     problems = rl_doctor.diagnose(rl_doctor.run_from_records(rows)).problems
-    answers = [
-        found(
-            f"{PACKAGE}: {problem.detector}",
-            Severity[problem.severity.name],
-            problem.summary,
-            "; ".join(problem.prescription) or f"{PACKAGE} names none",
-        )
-        for problem in problems
-    ]
+    answers = []
+    for problem in problems:
+        fix = "; ".join(problem.prescription) or f"{PACKAGE} names none"
+        answer = found(problem.summary, fix, severity=Severity[problem.severity.name])
+        answers.append(replace(answer, id=f"{PACKAGE}: {problem.detector}"))
     return answers, f"{PACKAGE} {version(PACKAGE)} looked at {len(rows)} lines of scalars"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.doctor.findings import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Floats, Mask, Rows
 from fspo.stats.clusters import totals
 
@@ -61,23 +61,21 @@ class Groups(NamedTuple):
 
     def answer(self) -> Answer:
         """Say whether groups with equal rewards are missing from the log, that is, groups were selected."""
-        name = "selection"
         least, seen = self.missing()
         if self.groups < LEAST_GROUPS:
-            return not_checked(name, f"{self.groups} groups with rewards, {LEAST_GROUPS} are wanted")
+            return not_checked(f"{self.groups} groups with rewards, {LEAST_GROUPS} are wanted")
         evidence = (
             Evidence("groups whose rewards are all equal", self.equal / self.groups, unit="share"),
             Evidence("groups with equal rewards: at least expected from the other groups", least),
         )
         if least < MISSED or seen > RARE * self.groups:
-            return clear(name, "no groups were selected by their rewards", *evidence)
+            return clear("no groups were selected by their rewards", *evidence)
         return found(
-            name,
-            Severity.INFO,
             "groups whose rewards are all equal are not in the log: groups were selected by their outcome (DAPO's "
             "dynamic sampling); the doctor's equalities are tested on responses whose mates differ in their rewards",
             "nothing, if the selection is wanted; slopes and acceptances are those of the selected groups",
             *evidence,
+            severity=Severity.INFO,
         )
 
 

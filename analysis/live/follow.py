@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.doctor.doctor import Doctor
-from analysis.doctor.findings import Diagnosis
+from analysis.doctor.issues import Diagnosis
 from analysis.log.loading import Run, load_run
 from analysis.log.partition import LENGTH
 from analysis.log.rows import Floats, Rows
@@ -282,9 +282,9 @@ class Follower:
         return found
 
     def _ask(self, doctor: Doctor) -> None:
-        self.diagnosis, self.asked = doctor.findings(), len(self.seen)
+        self.diagnosis, self.asked = doctor.diagnosis(), len(self.seen)
         now = self.seen[-1].rollout
-        found = [answer.id for answer in self.diagnosis.findings]
+        found = [answer.id for answer in self.diagnosis.issues]
         self.first_found = {name: self.first_found.get(name, now) for name in found}
 
     def _note(self, *lines: str) -> None:

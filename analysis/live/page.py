@@ -190,8 +190,8 @@ def _doctor(follower: Follower) -> str:
     found = "".join(
         f'<li><b class="{answer.severity.label}">{answer.severity.label} {escape(answer.id)}</b>: '
         f"{escape(answer.summary)} <span class='faint'>first seen at rollout {follower.first_found[answer.id]}; fix: "
-        f"{escape(answer.cure)}</span></li>"
-        for answer in diagnosis.findings
+        f"{escape(answer.fix)}</span></li>"
+        for answer in diagnosis.issues
         if answer.severity is not None
     )
     head = f"The doctor of {follower.asked} rollouts: " + ("what is wrong" if found else "no issue")

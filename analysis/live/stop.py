@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from analysis.doctor.findings import Severity
+from analysis.doctor.issues import Severity
 from analysis.live.follow import Follower
 
 _follower = lru_cache(maxsize=1)(Follower)
@@ -27,6 +27,6 @@ def _reason(run: str, least: Severity) -> str | None:
     follower = _follower(run)
     while follower.poll():
         pass
-    issues = follower.diagnosis.findings if follower.diagnosis else []
-    told = [f"{one.id}: {one.summary}; fix: {one.cure}" for one in issues if (one.severity or 0) >= least]
+    issues = follower.diagnosis.issues if follower.diagnosis else []
+    told = [f"{one.id}: {one.summary}; fix: {one.fix}" for one in issues if (one.severity or 0) >= least]
     return "; ".join(told) or None

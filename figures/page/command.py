@@ -44,7 +44,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
         If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not write.
     """
     from analysis.doctor.examine import examine
-    from analysis.doctor.findings import SHOWN
+    from analysis.doctor.issues import SHOWN
     from figures import draw_all
     from figures.__main__ import check_output, described, write_captions
     from figures.page.report import BEGINNING, SECTIONS, write_report
@@ -65,7 +65,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     lines = []
     for run, diagnosis in zip(runs, examined, strict=True):
         lines.append(f"{run.name}: {diagnosis.verdict} in {diagnosis.rows:,} rows")
-        lines += [f"  {issue.id}: {issue.summary}" for issue in diagnosis.findings[:SHOWN]]
+        lines += [f"  {issue.id}: {issue.summary}" for issue in diagnosis.issues[:SHOWN]]
     return lines
 
 

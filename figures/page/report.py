@@ -57,7 +57,7 @@ def write_report(
     runs : sequence of Path
         Analysed run folders.
     diagnoses : sequence of mappings
-        The doctor's answers about the runs, as doctor.json holds them.
+        The doctor's answers about the runs, as `fspo doctor --json` writes them.
     folder, captions
         Folder of the runs' figures, and the rows of its captions.json.
     claims, parts : sequence of mappings
@@ -129,10 +129,10 @@ def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
     for diagnosis in diagnoses:
         run = Path(diagnosis["run"]).name
         found += [
-            {"run": run, "severity": a["severity"], "issue": f"{a['id']}: {a['summary']}", "fix": a["cure"]}
-            for a in diagnosis["findings"]
+            {"run": run, "severity": a["severity"], "issue": f"{a['id']}: {a['summary']}", "fix": a["fix"]}
+            for a in diagnosis["issues"]
         ]
-        if not diagnosis["findings"]:
+        if not diagnosis["issues"]:
             found.append({"run": run, "severity": "", "issue": f"none in {len(diagnosis['clear'])} checks", "fix": ""})
     return sorted(found, key=lambda row: rank.index(row["severity"]) if row["severity"] in rank else len(rank))
 

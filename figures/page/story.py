@@ -73,11 +73,11 @@ def direction(cosine: Frame) -> str:
 
 def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
     """Say which issues the doctor found, each with its fix; or that the runs are sound."""
-    found = [(Path(run["run"]).name, answer) for run in diagnoses for answer in run["findings"]]
+    found = [(Path(run["run"]).name, answer) for run in diagnoses for answer in run["issues"]]
     if not found:
         return f"Health checks: sound ({sum(len(run['clear']) for run in diagnoses)} checks without an issue)."
     told = [
-        f"{name}: {issue['severity']} {issue['id']}, {issue['summary']}. Fix: {issue['cure']}." for name, issue in found
+        f"{name}: {issue['severity']} {issue['id']}, {issue['summary']}. Fix: {issue['fix']}." for name, issue in found
     ]
     more = f" And {len(found) - MOST} more, see Training." if len(found) > MOST else ""
     return f"Health checks: {' '.join(told[:MOST])}{more}"

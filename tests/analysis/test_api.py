@@ -41,7 +41,7 @@ def test_the_doctor_answers_with_a_row_for_each_check(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", DEFECTS["advantages_zero"], 0)
     answers = fspo.doctor(run).set_index("check")
     assert answers.loc["advantages_zero", "status"] == "found"
-    assert answers.loc["advantages_zero", "cure"]
+    assert answers.loc["advantages_zero", "fix"]
     assert answers.loc["s_zero", "status"] == "clear"
 
 

@@ -4,7 +4,7 @@
 doctor's tests had been fixed: forty first, and ten more after checks had been added for some of the forty that the
 doctor had not seen. Where a defect is a bug that a user of an RL library reported, ``Defect.source`` names the report.
 A defect changes the logged rows of a sound run as the bug would. The functions of log_changes.py make these
-changes and recompute the columns that depend on what they changed. Each defect lists the doctor's checks whose finding
+changes and recompute the columns that depend on what they changed. Each defect lists the doctor's checks whose issue
 would describe it rightly.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.doctor.findings import Answer
+from analysis.doctor.issues import Answer
 from tests.analysis.doctor.log_changes import (
     Change,
     Columns,
@@ -47,8 +47,8 @@ class Defect(NamedTuple):
     says : str
         The defect in a few words.
     rightly : str
-        Names, with spaces between them, of the doctor's checks whose finding names the defect rightly. "check~words"
-        counts a finding of the check only if its text matches the regular expression ``words``. Empty if a sound run
+        Names, with spaces between them, of the doctor's checks whose issue names the defect rightly. "check~words"
+        counts an issue of the check only if its text matches the regular expression ``words``. Empty if a sound run
         could have logged the spoilt rows, so that no check could name the defect.
     change : Change
         The function that puts the defect into a log.
@@ -61,10 +61,10 @@ class Defect(NamedTuple):
     change: Change
     source: str = ""
 
-    def named_by(self, findings: list[Answer]) -> bool:
-        """Return whether one of the doctor's ``findings`` names the defect rightly, as ``rightly`` defines it."""
+    def named_by(self, issues: list[Answer]) -> bool:
+        """Return whether one of the doctor's ``issues`` names the defect rightly, as ``rightly`` defines it."""
         wanted = [part.partition("~")[::2] for part in self.rightly.split()]
-        return any(a.id == name and re.search(words, a.summary) for a in findings for name, words in wanted)
+        return any(a.id == name and re.search(words, a.summary) for a in issues for name, words in wanted)
 
 
 SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
@@ -284,7 +284,7 @@ FORTY = (
     ),
     Defect(
         "padding adds noise of .05 a root token to the shorter half, after updates",
-        "mean_weight k1_k3 weight_by_length",
+        "mean_weight k1_k3",
         lambda c, r, i: add(
             c,
             0.05

@@ -1,17 +1,16 @@
-"""Rows made for the doctor's laws, and the findings about a run."""
+"""Rows made for the doctor's laws, and the issues about a run."""
 
 import numpy as np
 
-from analysis.doctor.admit import READ
 from analysis.doctor.doctor import Doctor
-from analysis.doctor.patient import Rows
+from analysis.doctor.patient import READ, Rows
 from fspo.gradlog import read_log
 
 
-def findings(run):
+def issues(run):
     doctor = Doctor.of(run, read_log(run, columns=["rollout"]).metadata)
     doctor.read()
-    return {answer.id: answer for answer in doctor.findings().findings}
+    return {answer.id: answer for answer in doctor.diagnosis().issues}
 
 
 def rows_of(n, group=8, **columns):

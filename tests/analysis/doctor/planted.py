@@ -87,7 +87,7 @@ DEFECTS: dict[str, Plan] = {
     ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
-"""Runs with a defect, by the name of the finding that it causes. "X-Y" is a second way to cause the finding X."""
+"""Runs with a defect, by the name of the issue that it causes. "X-Y" is a second way to cause the issue X."""
 
 
 def write_run(run: Path, plan: Plan, seed: int) -> Path:

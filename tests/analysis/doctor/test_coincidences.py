@@ -7,13 +7,14 @@ from analysis.doctor.coincidences import advantage_by_length, counted_twice, len
 from tests.analysis.doctor.made import rows_of
 
 
+@pytest.mark.parametrize("rollouts", [5, 8, 9, 16, 23, 30])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_minibatches_of_two_prompts_differ_by_chance_and_are_sorted_only_in_order(in_order):
+def test_minibatches_of_two_prompts_differ_by_chance_and_are_sorted_only_in_order(in_order, rollouts):
     """Of 8 prompts in 4 minibatches chance puts 3/7 of the variance between minibatches, more than the threshold."""
-    rng, i = np.random.default_rng(1), np.arange(960)
-    L = rng.uniform(2, 6, (30, 32))
+    rng, n = np.random.default_rng(1), 32 * rollouts
+    L, i = rng.uniform(2, 6, (rollouts, 32)), np.arange(n)
     L = np.exp(np.sort(L) if in_order else L).ravel()
-    rows = rows_of(960, group=4, length=L, step=i // 8, rollout=i // 32)
+    rows = rows_of(n, group=4, length=L, step=i // 8, rollout=i // 32)
     assert sorted_minibatches(rows).found == in_order
 
 

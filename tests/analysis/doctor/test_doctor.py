@@ -19,7 +19,7 @@ from scipy import stats as sps
 from analysis.__main__ import main
 from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS, Doctor
 from analysis.doctor.examine import examine
-from analysis.doctor.findings import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.issues import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
 from fspo.base.errors import UserError
 from fspo.base.options import option_names
 from fspo.config import TrainConfig
@@ -74,7 +74,7 @@ def test_every_check_has_a_planted_run():
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name, seed):
     wanted = name.split("-")[0]
-    ids = {a.id for a in examine(write_run(tmp_path / "run", DEFECTS[name], seed)).findings}
+    ids = {a.id for a in examine(write_run(tmp_path / "run", DEFECTS[name], seed)).issues}
     assert wanted in ids
     assert ids <= {wanted} | ALSO.get(name, set())
 
@@ -95,24 +95,24 @@ HEALTHY = {
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_runs_are_clear(tmp_path, name, seed):
     diagnosis = examine(write_run(tmp_path / "run", HEALTHY[name], 100 + seed))
-    assert [a.summary for a in diagnosis.findings] == []
+    assert [a.summary for a in diagnosis.issues] == []
     assert sum(a.status == "clear" for a in diagnosis.answers) >= 8
 
 
-def test_a_finding_goes_when_its_cure_is_taken(tmp_path):
+def test_an_issue_goes_when_its_fix_is_taken(tmp_path):
     defect = DEFECTS["acceptance"]
     found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
     c = evidence(found, "range_lo and range_hi for 85%")
-    named = re.findall(r"\b[a-z]+\.[a-z_]+", found.cure)
+    named = re.findall(r"\b[a-z]+\.[a-z_]+", found.fix)
     assert named == ["rule.range_lo", "rule.range_hi"]
     assert set(named) <= set(option_names(TrainConfig))
-    cured = write_run(
+    fixed = write_run(
         tmp_path / "good", replace(defect, rule=preset("fspo", range_lo=c.value, range_hi=c.value).rule), 1
     )
-    log = read_log(cured, columns=["band_accept", "updates_since_rollout"])
+    log = read_log(fixed, columns=["band_accept", "updates_since_rollout"])
     moved = log.column("updates_since_rollout") > 0
     assert log.column("band_accept")[moved].mean() == pytest.approx(0.85, abs=0.02)
-    assert answer(cured, "acceptance", target=0.85).status == "clear"
+    assert answer(fixed, "acceptance", target=0.85).status == "clear"
 
 
 def test_the_range_is_the_quantile_of_the_excess(tmp_path):
@@ -138,7 +138,7 @@ def test_the_rule_that_never_cuts_is_told_but_does_not_fail(tmp_path):
     rows = plain(4000, log_ratio=1e-4 * np.random.default_rng(8).standard_normal(4000))
     run = append(tmp_path, rows, rule=preset("fspo").rule.to_dict())
     diagnosis = examine(run)
-    assert [a.id for a in diagnosis.findings] == ["acceptance"]
+    assert [a.id for a in diagnosis.issues] == ["acceptance"]
     assert diagnosis.fails("info")
     assert not diagnosis.fails("warning")
 
@@ -147,7 +147,7 @@ def test_learning_rate_0_is_told_from_recomputed_log_probs(tmp_path):
     run = write_run(tmp_path / "run", DEFECTS["old_recomputed"], 0)
     lines = [json.loads(line) | {"learning_rate": 0.0} for line in (run / "metrics.jsonl").read_text().splitlines()]
     (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = examine(run).findings
+    found = examine(run).issues
     assert [a.id for a in found] == ["s_zero"]
     assert "nothing moves" in found[0].summary
 
@@ -255,25 +255,25 @@ def test_one_response_that_is_the_update(tmp_path):
     assert evidence(found, "share of the largest").value == pytest.approx(0.61)
     assert evidence(found, "updates of which").value == pytest.approx(1.0)
     assert evidence(found, "effective").value == pytest.approx(100**2 / (61**2 + 39) / 40)
-    assert "dual" in found.cure  # the heavy ones have A < 0 above 0
+    assert "dual" in found.fix  # the heavy ones have A < 0 above 0
 
 
 def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
     rows = plain(log_ratio=np.full(400, np.nan), advantage=np.full(400, np.nan), length=np.zeros(400, int))
     diagnosis = examine(append(tmp_path / "import", rows, imported_from="a table without S and A"))
-    assert diagnosis.findings == []
+    assert diagnosis.issues == []
     unchecked = {a.id for a in diagnosis.answers if a.status == "not checked"}
     assert set(CHECKS) - unchecked == {"dropped_sequences", "counters", "log"}
     assert any("400 of 400 rows have a length below 1" in note for note in diagnosis.notes)
     # a trainer that has logged them as NaN is another matter
     diagnosis = examine(append(tmp_path / "own", rows))
-    assert [a.id for a in diagnosis.findings] == ["not_finite"]
+    assert [a.id for a in diagnosis.issues] == ["not_finite"]
 
 
 def test_a_single_response_is_not_judged(tmp_path):
     rows = {k: v[:1] if np.ndim(v) else v for k, v in plain().items()}
     diagnosis = examine(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()))
-    assert diagnosis.findings == []
+    assert diagnosis.issues == []
 
 
 def test_damage_is_counted_and_the_rest_examined(tmp_path):
@@ -284,8 +284,8 @@ def test_damage_is_counted_and_the_rest_examined(tmp_path):
         metrics.write('{"torn')
     diagnosis = examine(run)
     assert sum("damaged" in note for note in diagnosis.notes) == 2
-    assert [(a.id, a.since) for a in diagnosis.findings] == [("log", 4)]
-    assert "missing rollouts (1 times)" in diagnosis.findings[0].summary
+    assert [(a.id, a.since) for a in diagnosis.issues] == [("log", 4)]
+    assert "missing rollouts (1 times)" in diagnosis.issues[0].summary
 
 
 def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
@@ -295,18 +295,18 @@ def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
     total = sum(pq.read_metadata(f).num_rows for f in (run / "gradlog").glob("*.parquet"))
     assert diagnosis.rows == total > 8000
     assert "8 of 16 rollouts, evenly spread" in diagnosis.notes[0]
-    assert [a.id for a in diagnosis.findings] == ["truncation"]
+    assert [a.id for a in diagnosis.issues] == ["truncation"]
 
 
 def test_status_json_and_fail_on(tmp_path, capsys):
     bad, good = write_run(tmp_path / "bad", DEFECTS["length_weighted"], 0), write_run(tmp_path / "good", Plan(), 0)
-    out = tmp_path / "findings.json"
+    out = tmp_path / "issues.json"
     assert main(["doctor", str(good), str(bad), "--json", str(out)]) == 1
     assert "WARNING length_weighted" in capsys.readouterr().out
     first, second = json.loads(out.read_text())
     assert first["worst"] is None
-    assert second["findings"][0]["id"] == "length_weighted"
-    assert {"value", "low", "high", "name", "unit"} == set(second["findings"][0]["evidence"][0])
+    assert second["issues"][0]["id"] == "length_weighted"
+    assert {"value", "low", "high", "name", "unit"} == set(second["issues"][0]["evidence"][0])
     assert main(["doctor", str(bad), "--fail-on", "critical"]) == 0
     assert main(["doctor", str(bad), "--fail-on", "truncation"]) == 0
     assert main(["doctor", str(bad), "--fail-on", "length_weighted"]) == 1
@@ -358,14 +358,14 @@ def scalars(run, **values):
 )
 def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
     diagnosis = examine(scalars(tmp_path / "run", **values))
-    assert {a.id for a in diagnosis.findings if "rldoctor" not in a.id} == wanted
+    assert {a.id for a in diagnosis.issues if "rldoctor" not in a.id} == wanted
     assert "no gradient log" in diagnosis.notes[0]
     assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
 
 
 def test_scalars_need_lines_and_numbers(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "frac_reward_zero_std": 1.0}\n' * 3)
-    assert not [a for a in examine(tmp_path).findings if "rldoctor" not in a.id]
+    assert not [a for a in examine(tmp_path).issues if "rldoctor" not in a.id]
     (tmp_path / "metrics.jsonl").write_text("torn")
     with pytest.raises(UserError, match="nothing to examine"):
         examine(tmp_path)
@@ -406,7 +406,7 @@ def test_one_update_a_rollout_is_information_on_numerics(tmp_path, size, pull, s
 
 
 def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, capsys):
-    """A stand-in for the package, which is no dependency: what is handed to it, and how its findings are shown."""
+    """A stand-in for the package, which is no dependency: what is handed to it, and how its issues are shown."""
     package = ModuleType("rl_doctor")
     seen = []
     problem = SimpleNamespace(
@@ -436,7 +436,7 @@ def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, cap
 def test_rldoctor_itself_names_a_collapse_of_entropy(tmp_path):
     pytest.importorskip("rl_doctor", reason="rldoctor is not installed")
     run = scalars(tmp_path / "run", entropy=lambda i: 2.0 * 0.3**i, reward=lambda i: 0.5)
-    assert "rldoctor: entropy_collapse" in {a.id for a in examine(run).findings}
+    assert "rldoctor: entropy_collapse" in {a.id for a in examine(run).issues}
 
 
 def test_another_trainers_scalars_are_examined_where_they_lie(tmp_path, capsys):
@@ -452,10 +452,12 @@ def test_another_trainers_scalars_are_examined_where_they_lie(tmp_path, capsys):
 
 def test_the_worst_issues_are_printed_with_their_fix_and_the_rest_is_named():
     def issue(name: str, severity: Severity) -> Answer:
-        return found(name, severity, f"{name} is wrong", f"mend {name}", Evidence("share", 0.5, unit="share"), since=3)
+        evidence = Evidence("share", 0.5, unit="share")
+        return replace(found(f"{name} is wrong", f"mend {name}", evidence, since=3, severity=severity), id=name)
 
+    sound, lacking = replace(clear("good"), id="f"), replace(not_checked("no x"), id="g")
     answers = [issue("a", Severity.INFO), issue("b", Severity.WARNING), issue("c", Severity.CRITICAL)]
-    answers += [issue("d", Severity.WARNING), issue("e", Severity.INFO), clear("f", "good"), not_checked("g", "no x")]
+    answers += [issue("d", Severity.WARNING), issue("e", Severity.INFO), sound, lacking]
     few = Diagnosis("run", "fspo", 10, tuple(answers))
     head, *lines, last = few.lines()
     assert head == "run: 10 rows, rule fspo: 5 issues (worst: critical)"
@@ -465,8 +467,8 @@ def test_the_worst_issues_are_printed_with_their_fix_and_the_rest_is_named():
     assert last == "  1 check found no issue, 1 could not be made (--verbose says which)"
     every = few.lines(verbose=True)
     assert {"    fix: mend a", "    fix: mend e", "  clear f: good", "  not checked g: no x"} <= set(every)
-    assert Diagnosis("run", "fspo", 10, (clear("f", "good"),)).lines()[0] == "run: 10 rows, rule fspo: no issue"
-    assert Diagnosis("run", "", 0, (not_checked("g", "no x"),)).verdict == "nothing could be checked"
+    assert Diagnosis("run", "fspo", 10, (sound,)).lines()[0] == "run: 10 rows, rule fspo: no issue"
+    assert Diagnosis("run", "", 0, (lacking,)).verdict == "nothing could be checked"
 
 
 VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))
@@ -503,4 +505,4 @@ def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):
     assert diagnosis.lines(verbose=True)
     if n < 50:
         of_single_rows = {"clip", "band", "sums", "uses", "estimator", "counters", "log"}
-        assert {a.id for a in diagnosis.findings} <= {"s_zero", "not_finite", "length_weighted"} | of_single_rows
+        assert {a.id for a in diagnosis.issues} <= {"s_zero", "not_finite", "length_weighted"} | of_single_rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analysis.doctor.findings import Severity
+from analysis.doctor.issues import Severity
 from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
 from analysis.importing.watch import Noticed, TokenDigest
 from fspo.rules import CORRECTIONS
@@ -14,7 +14,7 @@ def engine(E, L, k3, **options):
     """Return the issue of E, by its id, if there is one."""
     rows = rows_of(len(E), length=L, engine_log_ratio=E, engine_k3_sum=k3, behaviour_log_ratio=E)
     answer = Mismatch.of(rows, np.ones(len(E), bool)).answer(**options)
-    return {answer.id: answer} if answer.found else {}
+    return {"mismatch": answer} if answer.found else {}
 
 
 @pytest.mark.parametrize(("spread", "wanted"), [(0.0, True), (0.2, False)])
@@ -40,7 +40,7 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
     found = engine(noise, L, k3)["mismatch"]
     assert "noise: its mean is -E[k3]" in found.summary
     assert found.severity == Severity.INFO  # noise alone is never a warning
-    assert "take a sqrt mask of range 0.3" in found.cure
+    assert "take a sqrt mask of range 0.3" in found.fix
     assert found.since is None
     growth = next(e for e in found.evidence if e.name.startswith("exponent"))
     assert growth.low < 0.5 < growth.high
@@ -59,14 +59,15 @@ def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     the sqrt mask keeps .3 < .1 sqrt(16) and 1.5 < .1 sqrt(1024). A product weight capped at 2 leaves 1.35 and 2."""
     L = np.repeat([16.0, 1024.0], 100)
     rows = rows_of(200, length=L, behaviour_log_ratio=np.where(L < 20, 0.3, 1.5) * np.tile([1, -1], 100))
-    answer = Mismatch.of(rows, np.ones(200, bool)).answer()
-    values = {e.name: e.value for e in answer.evidence}
-    assert values["the product mask (mis) masks, L from 16"] == 0
-    assert values["the product mask (mis) masks, L from 1024"] == 1
-    assert values["the geometric mask (geo-mask) masks, L from 16"] == 1
-    assert values["the sqrt mask (engine-sqrt) masks, L from 1024"] == 0
-    assert values["a product weight capped at 2 leaves, L from 1024"] == pytest.approx((2 + np.exp(-1.5)) / 2)
-    assert "D + E of sampler and trainer (versions unknown: lag may be in it)" in answer.summary
+    mismatch = Mismatch.of(rows, np.ones(200, bool))
+    groups, done = mismatch.rivals()
+    assert groups == ["16 to 31 tokens", "1024 to 2047 tokens", "all lengths"]
+    assert done["the product mask (mis) masks"] == [0, 1, 0.5]
+    assert done["the geometric mask (geo-mask) masks"][0] == 1
+    assert done["the sqrt mask (engine-sqrt) masks"][1] == 0
+    assert done["a product weight capped at 2 leaves"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
+    assert "D + E of sampler and trainer (versions unknown: lag may be in it)" in mismatch.answer().summary
+    assert "the product mask (mis) masks 0, 100 and 50 %" in mismatch.answer().summary
 
 
 def test_few_responses_that_carry_the_mismatch_are_named():

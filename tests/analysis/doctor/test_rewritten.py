@@ -23,8 +23,8 @@ def sound(tmp_path_factory):
 def test_a_defect_of_the_audit_is_named(tmp_path, sound, defect):
     base = sound[defect.rightly.split("~")[0] != "mean_length"]
     assert not any(a.found for a in examine(base).answers if a.severity and a.severity > 1)
-    findings = examine(rewritten(base, tmp_path / "spoilt", defect.change, 1)).findings
-    assert defect.named_by(findings), [a.summary for a in findings]
+    issues = examine(rewritten(base, tmp_path / "spoilt", defect.change, 1)).issues
+    assert defect.named_by(issues), [a.summary for a in issues]
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1.0, False), (0.9, False), (0.3, True)])
@@ -36,7 +36,7 @@ def test_s_must_spread_as_its_tokens_do(factor, found):
     k3 = factor * (e - 1) - factor * s  # S and S + k3 are both held to the share
     columns = {"length": np.full(4000, 9.0), "log_ratio": factor * s, "k3_sum": k3, "sum_sq_log_ratio": s * s}
     laws = FirstEpoch(rows_of(4000, **columns), np.ones(4000, bool))
-    (answer,) = [a for a in laws.answers() if a.id == "spread_of_s"]
+    answer = laws.answers()["spread_of_s"]
     assert answer.evidence[0].value == pytest.approx(factor**2 / 0.625, rel=1e-6)
     error = factor**2 * 0.6 * np.sqrt(4000) / 2500  # residuals of .6 and -.6, over a sum of the least values of 2500
     assert answer.evidence[0].low == pytest.approx(factor**2 / 0.625 - 2 * error, rel=1e-6)

@@ -10,7 +10,7 @@ from analysis.doctor.scalars import ON_SCALARS, records
 
 
 def found(path, **series):
-    """Write metrics (a name's "__" stands for "/") and return the findings of the checks of scalars, by name."""
+    """Write metrics (a name's "__" stands for "/") and return the issues of the checks of scalars, by name."""
     n = len(next(iter(series.values())))
     names = {name: name.replace("__", "/") for name in series}
     lines = [
@@ -19,7 +19,7 @@ def found(path, **series):
     ]
     path.mkdir(exist_ok=True)
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {a.id: a for a in examine(path).findings if a.id in ON_SCALARS}
+    return {a.id: a for a in examine(path).issues if a.id in ON_SCALARS}
 
 
 RNG = np.random.default_rng(0)

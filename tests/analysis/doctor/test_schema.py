@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from analysis.doctor.command import main
-from analysis.doctor.findings import SCHEMA_VERSION
+from analysis.doctor.issues import SCHEMA_VERSION
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 SCHEMA = json.loads(files("analysis.doctor").joinpath("doctor.schema.json").read_text())
@@ -49,7 +49,7 @@ def written(tmp_path_factory):
 
 def test_the_file_is_as_its_schema_says(written):
     assert len(written) == 2
-    assert written[1]["findings"]
+    assert written[1]["issues"]
     assert wrong(written, SCHEMA) == []
     assert written[0]["schema"] == SCHEMA_VERSION
 
@@ -59,10 +59,10 @@ def test_the_file_is_as_its_schema_says(written):
     [
         (lambda d: d.pop("worst"), "$[1].worst"),
         (lambda d: d.update(more=1), "$[1].more"),
-        (lambda d: d.update(schema="3.0"), "$[1].schema"),
-        (lambda d: d["findings"][0].update(severity="bad"), "$[1].findings[0].severity"),
-        (lambda d: d["findings"][0].update(since="3"), "$[1].findings[0].since"),
-        (lambda d: d["findings"][0]["evidence"][0].update(value="x"), "$[1].findings[0].evidence[0].value"),
+        (lambda d: d.update(schema="2.0"), "$[1].schema"),
+        (lambda d: d["issues"][0].update(severity="bad"), "$[1].issues[0].severity"),
+        (lambda d: d["issues"][0].update(since="3"), "$[1].issues[0].since"),
+        (lambda d: d["issues"][0]["evidence"][0].update(value="x"), "$[1].issues[0].evidence[0].value"),
     ],
 )
 def test_the_schema_refuses_what_differs(written, spoil, place):

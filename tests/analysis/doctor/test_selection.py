@@ -6,14 +6,13 @@ from math import comb
 import numpy as np
 import pytest
 
-from analysis.doctor.admit import READ
-from analysis.doctor.findings import Severity
 from analysis.doctor.first_epoch import FirstEpoch
-from analysis.doctor.patient import Rows
+from analysis.doctor.issues import Severity
+from analysis.doctor.patient import READ, Rows
 from analysis.doctor.selection import Groups, by_rewards
 from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
 from tests.analysis.doctor.log_changes import kept, rewritten
-from tests.analysis.doctor.made import findings, rows_of
+from tests.analysis.doctor.made import issues, rows_of
 
 
 @pytest.mark.parametrize("selected", [True, False])
@@ -33,7 +32,7 @@ def test_a_selection_by_outcome_is_named_and_breaks_no_law(selected):
     assert fair.sum() > 8_000
 
     def broken(which):
-        return [answer.id for answer in FirstEpoch(rows, which).answers() if answer.found]
+        return [name for name, answer in FirstEpoch(rows, which).answers().items() if answer.found]
 
     assert broken(fair) == []
     assert ("mean_weight" in broken(np.ones(len(rows), bool))) == selected
@@ -70,6 +69,6 @@ def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected)
         tmp_path / "sound", SimulatedRun(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5
     )
     short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
-    found = findings(short)
+    found = issues(short)
     assert ("selection" in found) == selected
     assert ("log" in found) != selected

@@ -64,7 +64,7 @@ def test_ctrl_c_ends_it_with_what_was_seen(tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where tests run in the background
     threading.Thread(target=stop).start()
     try:
-        assert follower.until("critical").findings == []
+        assert follower.until("critical").issues == []
     finally:
         signal.signal(signal.SIGINT, before)
 

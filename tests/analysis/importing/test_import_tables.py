@@ -234,7 +234,7 @@ def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
     ]
     L = np.array([len(r["log_probs"]) for r in rows if r["step"] % 2])
     assert trained.estimate.item() == pytest.approx(np.mean(np.abs(expected) <= 0.03 * np.sqrt(L)))
-    assert examine(out).findings == []
+    assert examine(out).issues == []
 
 
 def test_S_L_and_A_by_their_letters(tmp_path):

@@ -207,7 +207,7 @@ def test_the_doctor_says_what_a_bare_import_can_tell(tmp_path):
         file.write_text("\n".join(map(json.dumps, rows)))
     import_run(source, tmp_path / "run")
     diagnosis = examine(tmp_path / "run")
-    assert "advantages_zero" in [a.id for a in diagnosis.findings]
+    assert "advantages_zero" in [a.id for a in diagnosis.issues]
     assert "numerics" in [a.id for a in diagnosis.answers if a.status == "not checked"]
 
 

@@ -21,7 +21,7 @@ def report(case_tables, tmp_path_factory):
     names = ["acceptance_by_length", "cosine_by_rule", "variance_scaling"]
     drawn = draw_all(tables, folder / "figures", only=names)
     run = write_run(folder / LONG[:60], tables.frames, damage=[LONG], warnings=[EVIL])
-    issue = {"id": "s_zero", "severity": "critical", "summary": f"{EVIL} {LONG} {'many words ' * 30}", "cure": LONG}
+    issue = {"id": "s_zero", "severity": "critical", "summary": f"{EVIL} {LONG} {'many words ' * 30}", "fix": LONG}
     part = {"claim": "1", "task": LONG, "hypothesis": EVIL, "seeds": 6, "mean": 0.1, "ci_low": 0.0, "ci_high": 0.2}
     claim = {"claim": "1", "verdict": "supported", "sentence": f"{EVIL} flat", "decides": f"{LONG}: {EVIL}"}
     claims = [claim, claim | {"claim": "2", "verdict": "refuted"}, claim | {"claim": "3", "verdict": "open"}]
@@ -29,7 +29,7 @@ def report(case_tables, tmp_path_factory):
         folder / "report.html",
         title=f"Report of {LONG}",
         runs=[run],
-        diagnoses=[{"run": str(run), "findings": [issue] * 2, "clear": [], "not_checked": [], "notes": []}],
+        diagnoses=[{"run": str(run), "issues": [issue] * 2, "clear": [], "not_checked": [], "notes": []}],
         folder=folder / "figures",
         captions=described(drawn),
         claims=claims,

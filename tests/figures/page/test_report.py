@@ -58,8 +58,8 @@ CAPTIONS = [
     DRAWN | {"numbers": "acceptance_by_length.csv"},
     {"name": "error_split", "title": "Error", "caption": "", "skipped": "no scores"},
 ]
-SOUND = {"run": "one", "findings": [], "clear": ["a", "b"], "not_checked": [], "notes": []}
-FOUND = {**SOUND, "findings": [{"id": "s_zero", "severity": "critical", "summary": EVIL, "cure": "log S"}]}
+SOUND = {"run": "one", "issues": [], "clear": ["a", "b"], "not_checked": [], "notes": []}
+FOUND = {**SOUND, "issues": [{"id": "s_zero", "severity": "critical", "summary": EVIL, "fix": "log S"}]}
 
 
 def written(run, **more):

@@ -10,7 +10,7 @@ from typing import Any
 
 from fspo.base.errors import UserError, unknown_name
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
 """Version (major.minor) of the JSON that ``--json`` writes (doctor.schema.json): a new minor version adds fields, a new
 major version changes or removes some.
 """
@@ -20,11 +20,11 @@ SHOWN = 3
 
 
 class Severity(IntEnum):
-    """How bad a finding of the doctor is."""
+    """How bad an issue of the doctor is."""
 
-    INFO = 1  # a finding that is worth knowing, although the run may be sound
-    WARNING = 2  # a finding that the run does something else than it seems to do
-    CRITICAL = 3  # a finding that the run does not learn, or learns from wrong input
+    INFO = 1  # an issue that is worth knowing, although the run may be sound
+    WARNING = 2  # an issue that the run does something else than it seems to do
+    CRITICAL = 3  # an issue that the run does not learn, or learns from wrong input
 
     @property
     def label(self) -> str:
@@ -43,14 +43,10 @@ class Evidence:
     unit: str = ""  # unit of ``value``; a number with the unit "share" is printed in percent
 
     def __str__(self) -> str:
-        if self.unit == "share":
-            text = f"{self.value:.2%}"
-            interval = f" [{self.low:.2%}, {self.high:.2%}]"
-        else:
-            text = f"{self.value:.4g}"
-            interval = f" [{self.low:.4g}, {self.high:.4g}]"
-        tail = f" {self.unit}" if self.unit and self.unit != "share" else ""
-        return f"{self.name}: {text}{interval if math.isfinite(self.low) else ''}{tail}"
+        share = self.unit == "share"
+        value, low, high = (f"{x:.2%}" if share else f"{x:.4g}" for x in (self.value, self.low, self.high))
+        interval = f" [{low}, {high}]" if math.isfinite(self.low) else ""
+        return f"{self.name}: {value}{interval}{f' {self.unit}' if self.unit and not share else ''}"
 
 
 @dataclass(frozen=True)
@@ -59,27 +55,27 @@ class Answer:
 
     Attributes
     ----------
-    id : str
-        Name of the check, for ``--fail-on``.
     status : {"found", "clear", "not checked"}
         Whether the check found something wrong, found nothing wrong, or could not be made.
     severity : Severity, optional
-        Severity of a finding.
+        Severity of an issue.
     summary : str
         One sentence: what was found, or why the check could not be made.
-    cure : str
-        What the user should change, for a finding.
+    fix : str
+        What the user should change, for an issue.
     since : int, optional
-        The rollout from which on a finding holds.
+        The rollout from which on an issue holds.
+    id : str
+        Name of the check, for ``--fail-on``; whoever asks the check gives it.
     """
 
-    id: str
     status: str
     summary: str
     evidence: tuple[Evidence, ...] = ()
     severity: Severity | None = None
-    cure: str = ""
+    fix: str = ""
     since: int | None = None
+    id: str = ""
 
     @property
     def found(self) -> bool:
@@ -88,26 +84,24 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain values for JSON."""
-        content = asdict(self)
-        content["severity"] = self.severity.label if self.severity else None
-        return content
+        return asdict(self) | {"severity": self.severity.label if self.severity else None}
 
 
 def found(
-    id: str, severity: Severity, summary: str, cure: str, *evidence: Evidence, since: int | None = None
+    summary: str, fix: str, *evidence: Evidence, since: int | None = None, severity: Severity = Severity.WARNING
 ) -> Answer:
     """Return the answer of a doctor's check that found an error, present from the rollout ``since`` on."""
-    return Answer(id, "found", summary, evidence, severity, cure, since)
+    return Answer("found", summary, evidence, severity, fix, since)
 
 
-def clear(id: str, summary: str, *evidence: Evidence) -> Answer:
+def clear(summary: str, *evidence: Evidence) -> Answer:
     """Return the answer of a check that found nothing wrong."""
-    return Answer(id, "clear", summary, evidence)
+    return Answer("clear", summary, evidence)
 
 
-def not_checked(id: str, why: str) -> Answer:
+def not_checked(why: str) -> Answer:
     """Return the answer of a doctor's check that was not made: ``why`` names the data that the log lacks."""
-    return Answer(id, "not checked", why)
+    return Answer("not checked", why)
 
 
 @dataclass(frozen=True)
@@ -123,8 +117,8 @@ class Diagnosis:
     on: str = "update"  # the log-ratio that `fspo analyse --on` can be about
 
     @property
-    def findings(self) -> list[Answer]:
-        """The findings: answers of those of the doctor's checks that found something wrong, the worst first."""
+    def issues(self) -> list[Answer]:
+        """The issues: answers of those of the doctor's checks that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     @property
@@ -140,34 +134,27 @@ class Diagnosis:
         UserError
             If the threshold is neither the name of a check nor a severity.
         """
-        names = [severity.label for severity in Severity]
+        least = {severity.label: severity for severity in Severity}
         checks = [answer.id for answer in self.answers]
-        if threshold in names:
-            return any((a.severity or 0) >= Severity[threshold.upper()] for a in self.findings)
-        if threshold in checks:
-            return any(a.id == threshold for a in self.findings)
-        raise unknown_name("finding or severity", threshold, [*names, *checks])
+        if threshold not in (*least, *checks):
+            raise unknown_name("issue or severity", threshold, [*least, *checks])
+        return any(a.id == threshold or (a.severity or 0) >= least.get(threshold, math.inf) for a in self.issues)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answers of all the doctor's checks about the run, as plain values for JSON."""
-        findings = self.findings
-        worst = findings[0].severity if findings else None
-        return {
-            "schema": SCHEMA_VERSION,
-            "run": self.run,
-            "rule": self.rule,
-            "rows": self.rows,
-            "worst": worst.label if worst else None,
-            "findings": [a.to_dict() for a in findings],
-            "clear": [a.to_dict() for a in self.answers if a.status == "clear"],
-            "not_checked": [a.to_dict() for a in self.answers if a.status == "not checked"],
-            "notes": list(self.notes),
+        issues = [answer.to_dict() for answer in self.issues]
+        run = {"schema": SCHEMA_VERSION, "run": self.run, "rule": self.rule, "rows": self.rows}
+        answers = {
+            status.replace(" ", "_"): [a.to_dict() for a in self.answers if a.status == status]
+            for status in ("clear", "not checked")
         }
+        worst = issues[0]["severity"] if issues else None
+        return {**run, "worst": worst, "issues": issues, **answers, "notes": list(self.notes)}
 
     @property
     def verdict(self) -> str:
         """What the checks found, in words: "no issue", or the number of issues and how bad the worst is."""
-        issues = self.findings
+        issues = self.issues
         if issues:
             worst = (issues[0].severity or Severity.INFO).label
             return f"1 issue ({worst})" if len(issues) == 1 else f"{len(issues)} issues (worst: {worst})"
@@ -181,13 +168,12 @@ class Diagnosis:
         """
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}: {self.verdict}"]
         out += [f"  note: {note}" for note in self.notes]
-        issues, shown = self.findings, len(self.findings) if verbose else SHOWN
+        issues, shown = self.issues, len(self.issues) if verbose else SHOWN
         for answer in issues[:shown]:
             since = "" if answer.since is None else f" (from rollout {answer.since} on)"
             label = (answer.severity or Severity.INFO).label.upper()
             out.append(f"  {label} {answer.id}: {answer.summary}{since}")
-            out += [f"    {evidence}" for evidence in answer.evidence]
-            out.append(f"    fix: {answer.cure}")
+            out += [f"    {evidence}" for evidence in (*answer.evidence, f"fix: {answer.fix}")]
         if more := issues[shown:]:
             out.append(f"  and {', '.join(answer.id for answer in more)} (--verbose)")
         passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))
@@ -212,6 +198,6 @@ def check_threshold(option: str, threshold: str, ids: list[str]) -> None:
         If the threshold is refused. The message names the valid value whose spelling is nearest.
     """
     try:
-        Diagnosis("", "", 0, tuple(not_checked(i, "") for i in ids)).fails(threshold)
+        Diagnosis("", "", 0, tuple(Answer("not checked", "", id=name) for name in ids)).fails(threshold)
     except UserError as error:
         raise UserError(f"{option}: {error}") from error
