@@ -43,6 +43,7 @@ def advantages_zero(p: Patient) -> Answer:
             "{share:.1%} of the groups have one reward for all their responses, so no advantage and no gradient",
             "run the verifier by hand on one response; if it is right, choose prompts that the model solves sometimes",
             "groups differ in their rewards",
+            "the log has no advantages",
         )
     rows = p.responses
     rows = rows.take(np.isfinite(rows["advantage"]))
@@ -91,11 +92,16 @@ def truncation(p: Patient) -> Answer:
             return None
         return Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING
 
-    if enough(rows):
-        said = f"{{share:.1%}} of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no "
-        said += "clipping by the rule"
+    if few := enough(rows):
         return by_metric(
-            p, (metric.TRUNCATED,), lambda _, x: severity(x), said, fix, "few responses meet the token limit"
+            p,
+            (metric.TRUNCATED,),
+            lambda _, share: severity(share),
+            f"{{share:.1%}} of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no "
+            "clipping by the rule",
+            fix,
+            "few responses meet the token limit",
+            f"responses of known length: {few}",
         )
     inferred = not rows.has("truncated")
     if inferred and len(np.unique(rows.L)) < MIN_LENGTHS:

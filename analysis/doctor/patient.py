@@ -326,6 +326,7 @@ def by_metric(
     summary: str,
     fix: str,
     sound: str,
+    lacking: str,
 ) -> Answer:
     """Answer a check by a metric that is a share, where the log lacks the rows to judge by.
 
@@ -338,12 +339,12 @@ def by_metric(
         ``MIN_LINES``), whose interval takes them as independent; None if nothing is wrong.
     summary : str
         What is wrong, with the fields ``share`` (the mean) and ``lines`` (N).
-    fix, sound : str
-        What to change; what is said if nothing is wrong.
+    fix, sound, lacking : str
+        What to change; what is said if nothing is wrong; what the log lacks.
     """
     name = next((name for name in names if len(p.metric(name)) >= MIN_LINES), "")
     if not name:
-        return not_checked(f"the rows do not tell, nor have the metrics {MIN_LINES} lines with {names[0]}")
+        return not_checked(f"{lacking}, nor have the metrics {MIN_LINES} lines with {names[0]}")
     values = p.metric(name)
     end = values[-max(len(values) // 4, MIN_LINES) :]
     share = Evidence(f"{name}, from the metrics", *sample_interval(end), "share")

@@ -45,6 +45,7 @@ def s_zero(p: Patient) -> Answer:
             "log S for each response (columns old and new log-probabilities), import it and look again; with one "
             "update a rollout raise steps_per_generation or num_iterations (TRL)",
             "something is clipped, so S moves",
+            "the log has no finite S with a length",
         )
     zero = p.finite.share("responses with S = 0", p.finite.S == 0)
     if len(p.moved) == 0:
