@@ -117,13 +117,12 @@ class Reproduction:
 
     def report(self, task: str, runs: Sequence[PlannedRun], **parts: Any) -> Path:
         """Analyse, diagnose and draw the runs of the first seeds of a task, and write its report; return its path."""
-        from analysis.doctor.issues import SCHEMA_VERSION
         from figures.page.report import write_report
 
         out, sets = self.options.folder(task), self.design.sets
         some = [run for run in runs if run.task == task and run.seed in sets[run.runs].seeds[task][:SHOWN]]
         shown = [run.job.run for run in some if run.runs != "stress" and rollouts_done(run.job.run)]
-        names, doctor = [str(run) for run in shown], out / f"doctor-{SCHEMA_VERSION}.json"
+        names, doctor = [str(run) for run in shown], out / "issues.json"
         tag = "" if out == self.root else f"-{task}"
         if self.options.force in ("analysis", "doctor", "figures"):
             self.stages.force = f"{self.options.force}{tag}"

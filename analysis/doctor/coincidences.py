@@ -43,7 +43,7 @@ ONE_LENGTH = 0.9
 SORTED, SURE = 0.3, 3.0
 """Minibatches are reported as sorted by length if the share of the variance of log length that lies between minibatches
 exceeds the share to be expected by chance by at least ``SORTED``, and by ``SURE`` standard deviations of chance. A run
-that is cut by chance is reported in 1 of 100 cases at most, however often it is examined.
+whose minibatches are drawn by chance is reported in 1 of 100 cases at most, however often it is examined.
 """
 BY_LENGTH = 0.97
 """The correlation of A with the length inside groups is reported if its absolute value exceeds this."""
@@ -253,7 +253,7 @@ def sorted_minibatches(rows: Rows) -> Answer:
         "variance of log length between minibatches beyond chance", float(np.mean(beyond)), unit="share"
     )
     if np.sum(beyond) < max(SORTED * len(beyond), SURE * math.sqrt(variance)):
-        return clear("minibatches are cut without regard to length", evidence)
+        return clear("minibatches do not depend on the length", evidence)
     return found(
         "minibatches are sorted by length: updates since the rollout and length are one thing, so no curve over "
         "length can be told from one over policy lag",

@@ -55,7 +55,7 @@ FLOOR = 3.0
 """S before the first update is reported if its root mean square is more than this many times the noise floor."""
 
 A_MEAN = "S is a mean over the tokens and not their sum"
-FEW = "{} rows in the first epoch after an update, 30 are wanted (stale rows without a behaviour ratio do not count)"
+FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older weights without D + E do not count)"
 
 
 class FirstEpoch:
@@ -85,8 +85,8 @@ class FirstEpoch:
         if self.mismatch.n and self.mismatch.rms > FLOAT32:
             x, k3, square = S + E, rows["total_k3_sum"], rows["total_sum_sq"]
         lag = rows["policy_version"] - since - rows["behaviour_version"]
-        # Stale rows without a behaviour ratio are left out: if the staleness D is unknown, no tested equality holds for
-        # S (T13).
+        # Rows of older weights without a rollout-policy ratio are left out: if D, the part of the policy lag, is
+        # unknown, no tested equality holds for S (T13).
         stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at, self.square = x[fresh], k3[fresh], rollout[fresh], square[fresh]

@@ -1,5 +1,5 @@
 """Check the log-ratios other than S: the mismatch of sampler and trainer (E, or D + E where versions are unknown), the
-staleness D, and how much weight a correction of them leaves to responses of each length.
+part D of the policy lag, and how much weight a correction of them leaves to responses of each length.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-rat
 top-k) makes x + k3 negative in all responses.
 """
 STALE = 0.2
-"""Root mean square of the staleness D of stale responses, nats, above which a run without a correction is reported."""
+"""Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
 RISE = 2.0
-"""The mismatch counts as growing over the run if its root mean square in the last quarter of the rollouts exceeds that
-in the first quarter by this factor.
-"""
+"""The mismatch grows over the run if its size in the last quarter of rollouts is more than this times the first's."""
 SAMPLER = "the sampler's log-probs"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
@@ -312,7 +310,10 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"
     if text:
         return found(text, fix, *evidence, since=since, severity=severity)
-    return clear("stale responses hardly differ, or are corrected" if old.any() else "no response is stale", *evidence)
+    return clear(
+        "responses of older weights hardly differ, or are corrected" if old.any() else "no older weights sampled",
+        *evidence,
+    )
 
 
 def _rms(x: Floats) -> float:

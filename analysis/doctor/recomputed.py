@@ -42,7 +42,7 @@ FIXES = {
     "counters": (
         ("updates_since_rollout", "policy_version", "identity", "repeated"),
         "steps, versions and uses contradict each other",
-        "write these columns from one place, together, before the rows are shuffled or cut",
+        "write these columns from one place, together, before the rows are shuffled or divided",
     ),
 }
 """By check: the columns that are recomputed, what is wrong if the logged columns differ from them, and the fix."""

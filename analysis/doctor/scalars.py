@@ -26,7 +26,7 @@ WEIGHT = (
     r"(sampling/)?importance_sampling_ratio(/mean)?|sampling_importance_ratio(/mean)?|o?is|tis|ois|mis"
     r"|(rollout_corr|mismatch)/rollout_is_mean|(behav(e|ior|iour)_)?(imp|importance)_weight(/avg|/mean|_mean)?"
 )
-"""Names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL. Prefixes of phases are cut."""
+"""Names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL; without prefixes of phases."""
 LARGEST = r"(sampling/)?importance_sampling_ratio/max|(rollout_corr|mismatch)/rollout_is_max"
 """Names of the largest such weight."""
 TOKENS = r"token_mult_prob_error"
@@ -47,13 +47,11 @@ NEAR = 0.05
 FAR = 2.0
 """A mean weight is far from 1 if it is this many times too large or too small."""
 JUMP, LINES = 2.0, 8
-"""A mean difference jumps if all its values from some line on exceed this many times the largest before. A trend is
+"""A mean difference jumps if all its values from some line on exceed this many times the largest before. A rise is
 judged over at least ``LINES`` lines.
 """
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
-MISSING = (
-    f"{PACKAGE} finds trends in scalars (entropy, KL, length, reward): `pip install {PACKAGE}`, then examine again"
-)
+MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
