@@ -63,20 +63,16 @@ class ChunkColumns(NamedTuple):
         keep = self.mask(flat)
         return flat[keep], row[keep]
 
-    def sums(self, name: str) -> Floats:
-        """Return one number for each row of the table: that in the column, or the sum where the column holds a list."""
+    def folded(self, name: str) -> Floats:
+        """Return one number for each row (N,): that in the column or, of its lists, the sum of rewards, else the mean
+        over the tokens that count.
+        """
         if not self.is_list(name):
             return self.numbers(name)
-        flat, row = self.values[name].lists()
-        return np.bincount(row, flat, len(self.values[name])).astype(np.float64)
-
-    def means(self, name: str) -> Floats:
-        """Return a column of numbers, or the means of its lists over the tokens that count."""
-        if not self.is_list(name):
-            return self.numbers(name)
-        flat, row = self.kept(name)
+        flat, row = self.values[name].lists() if name == "reward" else self.kept(name)
         n = len(self.values[name])
-        return np.bincount(row, flat, n) / np.maximum(np.bincount(row, minlength=n), 1)
+        count = np.bincount(row, minlength=n) if name != "reward" else np.ones(n)
+        return np.bincount(row, flat, n) / np.maximum(count, 1)
 
     def mask(self, flat: Floats) -> np.ndarray:
         """Return whether each token of all rows counts; all do without a mask. ``flat`` holds a number for each."""

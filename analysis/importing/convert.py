@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from analysis.importing.chunk import TOKENS, ChunkColumns
@@ -34,16 +35,11 @@ from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
 from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED, USER_PREFIX
 from fspo.rules import Estimator, Rule, preset, token_k3
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 _TOKEN_LISTS: dict[str, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
 _STEP_IN_NAME = re.compile(r"(?:step|iter|iteration|rollout|batch)[_-]?(\d+)|^(\d+)(?=\.)")
-PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
-"""Columns of which the first is compared with the second, in the order of preference."""
 SLIGHT, MANY = 0.05, 0.05
 """Log-probabilities at most ``SLIGHT`` nats above 0 are held at 0, unless 10 or more, a share above ``MANY``, are."""
 
@@ -63,12 +59,10 @@ class ImportOptions:
 
     def trained_rule(self) -> Rule | None:
         """The rule that trained; None if the options name none."""
-        if self.rule is None:
-            if self.range_lo is not None or self.range_hi is not None:
-                raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
-            return None
         changes = {k: v for k, v in (("range_lo", self.range_lo), ("range_hi", self.range_hi)) if v is not None}
-        return preset(self.rule, **changes).rule
+        if self.rule is None and changes:
+            raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
+        return preset(self.rule, **changes).rule if self.rule is not None else None
 
 
 def choose_columns(available: Collection[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -80,18 +74,14 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
     """
-    present: dict[str, str] = {}
-    for spelled in (str, inner_name):
-        for name in available:
-            present.setdefault(canonical(spelled(name)), str(name))
+    names = [*map(str, available)]
+    present = {canonical(spelled(name)): name for spelled in (inner_name, str) for name in reversed(names)}
     chosen: dict[str, str] = {}
     for ours, theirs in (given or {}).items():
         if ours not in COLUMNS:
             raise unknown_name("column", ours, tuple(COLUMNS))
         if canonical(theirs) not in present:
-            raise UserError(
-                f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(map(str, available))}"
-            )
+            raise UserError(f"--columns {ours}: the table has no column {theirs!r}; it has {', '.join(names)}")
         chosen[ours] = present[canonical(theirs)]
     taken = {theirs for ours, theirs in chosen.items() if ours in TOKENS}
     known = dict(COLUMNS)
@@ -99,18 +89,13 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
         role = "sampler" if "logp_prox" in present else "old"
         known |= {role: (*COLUMNS[role], "logprobs"), "new": ("new_logprobs",)}
     for ours, aliases in known.items():
-        if ours not in chosen:
-            found = (present.get(canonical(alias)) for alias in aliases)
-            if hit := next((name for name in found if name and name not in taken), None):
-                chosen[ours] = hit
-                taken.add(hit)
+        hits = [present[alias] for alias in map(canonical, aliases) if alias in present and present[alias] not in taken]
+        by_words = [name for name in names if role_of(name) == ours and name not in taken]
+        if ours not in chosen and (hits or len(by_words) == 1):
+            chosen[ours] = (hits or by_words)[0]
+            taken.add(chosen[ours])
     if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
         chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
-    for role in ("sampler", "old", "new"):
-        hits = [name for name in map(str, available) if role_of(name) == role and name not in taken]
-        if role not in chosen and len(hits) == 1:
-            chosen[role] = hits[0]
-            taken.add(hits[0])
     return chosen
 
 
@@ -141,8 +126,6 @@ class Converter:
 
     def convert(self, chunk: Chunk, path: Path) -> pd.DataFrame:
         """Return a chunk of the table ``path``, N rows, as rows of the gradient log."""
-        import pandas as pd
-
         report, each = self.report, self.options.updates_per_rollout
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
@@ -183,8 +166,7 @@ class Converter:
         if "phase" in got:
             rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
         rows["advantage"] = np.full(n, np.nan)
-        read = {"advantage": columns.means, "entropy": columns.means, "reward": columns.sums}
-        rows |= {name: values(name) for name, values in read.items() if name in got}
+        rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
         rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         if "updates_since_rollout" not in got and each > 1 and "step" in got:
@@ -231,17 +213,16 @@ class Converter:
             version = columns.numbers(name)
         else:
             flat, row = columns.kept(name)
-            version = np.full(len(columns.values[name]), np.nan)
-            # Every token writes to its response's row, and the last one written stays.
-            order = slice(None, None, -1) if name == "behaviour_version" else slice(None)
-            version[row[order]] = flat[order]
+            tokens = pd.Series(flat).groupby(row)
+            version = tokens.first() if name == "behaviour_version" else tokens.last()
+            version = version.reindex(np.arange(len(columns.values[name]))).to_numpy()
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
     def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
         """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
 
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
-        ``first`` (N,) of a rollout's first update, where S is 0.
+        ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0.
         """
         got, path, chosen, derived = columns.values, columns.path, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
@@ -269,27 +250,28 @@ class Converter:
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             for name in lists.keys() - {"log_ratio"}:
                 lists[name] = self._at_most_0(columns, name, lists[name], row)
-            keep = ~self.watch.missing(lists, row, columns.ids)
+            keep = self.watch.look(lists, row, columns.ids, chosen)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = over(np.ones(len(row)))
             derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}"
-            base, against = next((pair for pair in PAIRS if {*pair} <= lists.keys()), ("", ""))
-            if base:
-                digest = self.watch.digest
-                digest.base, digest.against, digest.sampler = chosen[base], chosen[against], against == "sampler"
-                self.watch.add(lists[base], lists[against], row, columns.ids)
-        total = sums | {name: over(flat) for name, flat in lists.items()}
-        for ratio, terms in _terms(total).items():
-            # without old log-probabilities only the total is known after the first update
-            told = first | (ratio == "total" or {name for name, _ in terms} != {"new", "sampler"})
+        sums |= {name: over(flat) for name, flat in lists.items()}
+        made = {"new", "sampler"} <= sums.keys() and not {"old", "log_ratio"} & sums.keys()
+        for of, known in ((sums, first), (lists, first[row])) if made else ():
+            of |= {"old": np.where(known, of["new"], np.nan)} if "new" in of else {}
+        ratios = {
+            "update": ("log_ratio",) if "log_ratio" in sums else ("new", "old"),
+            "behaviour": ("old", "sampler"),
+            "total": ("log_ratio", "old", "sampler") if "log_ratio" in sums else ("new", "sampler"),
+        }
+        for ratio, terms in ratios.items():
             names = RATIO_COLUMNS[ratio]
-            if names.log_ratio:
-                out[names.log_ratio] = np.where(told, sum(sign * total[name] for name, sign in terms), np.nan)
+            if names.log_ratio and {*terms} <= sums.keys():
+                out[names.log_ratio] = _difference(sums, terms)
                 if len(terms) > 1:
-                    made = " - ".join(chosen[name] for name, sign in terms if sign)
-                    derived[names.log_ratio] = made or "0 at a rollout's first update"
-            if {name for name, _ in terms} <= lists.keys():
-                s = np.where(told[row], sum(sign * lists[name] for name, sign in terms), np.nan)
+                    less = " - ".join(chosen.get(name) or chosen["new"] for name in terms)
+                    derived[names.log_ratio] = "0 at a rollout's first update" if made and "new" in terms else less
+            if {*terms} <= lists.keys():
+                s = _difference(lists, terms)
                 out |= {names.sum_sq: over(s * s), names.k3_sum: over(token_k3(s))}
                 if ratio == "behaviour":
                     for column, values in zip(LARGEST, (s * s / 2, token_k3(s)), strict=True):
@@ -341,34 +323,19 @@ class Converter:
             return got["prompt"].ids()
         if self.options.group_size:
             return numbers // self.options.group_size
-        if columns.is_list("tokens") and "mask" in got:
-            flat, row = got["tokens"].lists()
-            keep = np.flatnonzero(columns.mask(flat))
-            end = np.full(len(numbers), len(flat))
-            np.minimum.at(end, row[keep], keep)
-            start = np.searchsorted(row, np.arange(len(numbers)))
-            whole = flat.astype(np.int64)
-            return np.array([hashed(whole[a:b].tobytes().hex()) for a, b in zip(start, end, strict=True)], np.int64)
+        if columns.is_list("tokens") and columns.is_list("mask"):
+            both = zip(*(got[name].array.to_pylist() for name in ("tokens", "mask")), strict=True)
+            begun = [np.array(tokens[: [*map(bool, mask), True].index(True)], np.int64) for tokens, mask in both]
+            return np.array([hashed(prompt.tobytes().hex()) for prompt in begun], np.int64)
         self.report.note("no prompt: every response counts as independent, so intervals are too short (--group-size)")
         self.grouped = False
         return numbers
 
 
-def _terms(has: Collection[str]) -> dict[str, list[tuple[str, int]]]:
-    """Return for each log-ratio that follows from the columns which of them it adds, with their signs."""
-    out: dict[str, list[tuple[str, int]]] = {}
-    if "log_ratio" in has:
-        out["update"] = [("log_ratio", 1)]
-    elif "new" in has and "old" in has:
-        out["update"] = [("new", 1), ("old", -1)]
-    if "old" in has and "sampler" in has:
-        out["behaviour"] = [("old", 1), ("sampler", -1)]
-        if "update" in out:
-            out["total"] = [*out["update"], *out["behaviour"]]
-    elif "new" in has and "sampler" in has and "log_ratio" not in has:
-        out["update"] = [("new", 0), ("sampler", 0)]
-        out["behaviour"] = out["total"] = [("new", 1), ("sampler", -1)]
-    return out
+def _difference(of: Mapping[str, Floats], terms: Sequence[str]) -> Floats:
+    """Return the sum of all but the last of the ``terms`` less the last; of one term this term."""
+    *plus, last = (of[name] for name in terms)
+    return sum(plus, -last) if plus else last
 
 
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
@@ -403,16 +370,13 @@ def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
     """Return the advantages (N,) of all rows from the rewards of a prompt's responses in a rollout, each counted once;
     NaN without a finite reward and for a response that is alone.
     """
-    response = frame.groupby(["rollout", "prompt_id", "response_id"]).ngroup()
-    known = frame[np.isfinite(frame["reward"])]
-    once = known.loc[~response[known.index].duplicated()]
-    groups = once.groupby(["rollout", "prompt_id"])
-    several = (groups["reward"].transform("size") > 1).to_numpy()
-    found = np.full(len(once), np.nan)
-    reward, group = once["reward"].to_numpy(np.float64), groups.ngroup().to_numpy()
-    found[several], _ = advantages(reward[several], group[several], estimator)
-    by_response = dict(zip(response[once.index], found, strict=True))
-    return response.map(by_response).where(np.isfinite(frame["reward"])).to_numpy(np.float64)
+    keys, finite = ["rollout", "prompt_id", "response_id"], np.isfinite(frame["reward"].to_numpy())
+    once = frame.loc[finite, [*keys, "reward"]].drop_duplicates(keys)
+    groups = once[once.groupby(keys[:2])["reward"].transform("size") > 1].groupby(keys[:2])
+    several = groups.obj
+    made, _ = advantages(several["reward"].to_numpy(np.float64), groups.ngroup().to_numpy(), estimator)
+    joined = frame[keys].merge(several[keys].assign(made=made), how="left", on=keys)
+    return joined["made"].where(finite).to_numpy(np.float64)
 
 
 def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:

@@ -120,35 +120,31 @@ scalars if it has a column of steps and is not Parquet.
 """
 
 METRICS: dict[str, str] = {
-    # Scalars that TRL logs; those of an evaluation begin with eval_.
-    "reward": metric.REWARD,
-    "frac_reward_zero_std": metric.EQUAL_REWARDS,
-    "completions/mean_length": metric.MEAN_LENGTH,
-    "completions/clipped_ratio": metric.TRUNCATED,
-    "entropy": metric.ENTROPY,
-    "grad_norm": metric.GRAD_NORM,
-    "learning_rate": metric.LEARNING_RATE,
-    "num_tokens": metric.NUM_TOKENS,
-    # Scalars of verl.
-    "critic/score/mean": metric.REWARD,
-    "response_length/mean": metric.MEAN_LENGTH,
-    "response_length/clip_ratio": metric.TRUNCATED,
-    "actor/entropy": metric.ENTROPY,
-    "actor/grad_norm": metric.GRAD_NORM,
-    "actor/lr": metric.LEARNING_RATE,
-    # Scalars of slime.
-    "rollout/raw_reward": metric.REWARD,
-    "rollout/response_len/mean": metric.MEAN_LENGTH,
-    "rollout/truncated_ratio": metric.TRUNCATED,
-    # Scalars of NeMo-RL.
-    "mean_gen_tokens_per_sample": metric.MEAN_LENGTH,
-    "truncation_rate": metric.TRUNCATED,
-    # This project's own metrics keep their names; another trainer's run has them if it logged them through a tracker.
-    **{
-        name: name for name in (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
-    },
+    theirs: ours
+    for ours, names in {
+        # Each key is our name of a metric. Its value lists those of TRL, verl, slime and NeMo-RL, without the phase.
+        metric.REWARD: ("reward", "critic/score/mean", "rollout/raw_reward"),
+        metric.EQUAL_REWARDS: ("frac_reward_zero_std",),
+        metric.MEAN_LENGTH: (
+            *("completions/mean_length", "response_length/mean", "rollout/response_len/mean"),
+            "mean_gen_tokens_per_sample",
+        ),
+        metric.TRUNCATED: (
+            *("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "truncation_rate"),
+        ),
+        metric.ENTROPY: ("entropy", "actor/entropy"),
+        metric.GRAD_NORM: ("grad_norm", "actor/grad_norm"),
+        metric.LEARNING_RATE: ("learning_rate", "actor/lr"),
+        metric.NUM_TOKENS: ("num_tokens",),
+        # This project's own metrics keep their names; another trainer's run has them if it logged them to a tracker.
+        metric.OUT_OF_BAND: (metric.OUT_OF_BAND,),
+        metric.LOG_RATIO_MEAN: (metric.LOG_RATIO_MEAN,),
+        metric.LOG_RATIO_STD: (metric.LOG_RATIO_STD,),
+        metric.LOG_RATIO_DRIFT: (metric.LOG_RATIO_DRIFT,),
+    }.items()
+    for theirs in names
 }
-
+"""This project's metric that means the same as another trainer's scalar."""
 VERL_CLIP_SHARE = "actor/pg_clipfrac"
 FOREIGN = "imported/"
 """Prefix put before the original name of a scalar that has no counterpart among this project's metrics."""

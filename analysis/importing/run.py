@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
+import pandas as pd
 
 from analysis.importing.convert import VERSIONS, Converter, ImportOptions, group_advantages, typed_columns
 from analysis.importing.names import is_log_probability
@@ -66,8 +67,6 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
 
     Raise UserError if the tables hold nothing from which something could be told by length.
     """
-    import pandas as pd
-
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
     if not frames:
@@ -142,7 +141,7 @@ def _missing(report: Report) -> Iterator[str]:
             f"no log-ratio in {lacking_rows} of {report.rows} rows, where a log-probability is NaN or missing; name a "
             "mask that is 0 at such tokens (--columns mask=COLUMN), or give them a log-probability"
         )
-    if "step" not in found:
+    if not {"step", "rollout"} & found.keys():
         yield "no step: all responses count as one update of one rollout"
 
 

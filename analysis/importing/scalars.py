@@ -60,7 +60,12 @@ def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iter
                 if not isinstance(step, (int, float)) or not math.isfinite(step):
                     report.not_stored[NO_STEP] += 1
                     continue
-                yield from _numbers(int(step), {n: v for n, v in row.items() if n != name}, report)
+                for label, value in row.items():
+                    if isinstance(value, (int, float)) and math.isfinite(value):
+                        if label not in (name, "epoch"):
+                            yield int(step), label, float(value)
+                    else:
+                        report.not_stored[label] += 1
 
 
 def _of_one_run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -72,13 +77,3 @@ def _of_one_run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
     if len(runs) > 1:
         raise UserError(f"{path} has the scalars of {len(runs)} runs ({', '.join(sorted(runs)[:3])}): export one run")
     return {n.rpartition(" - ")[2]: value for n, value in row.items() if not n.endswith(("__MIN", "__MAX"))}
-
-
-def _numbers(step: int, values: Mapping[str, Any], report: Report) -> Iterator[tuple[int, str, float]]:
-    for name, value in values.items():
-        if name == "epoch":
-            continue
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            yield step, str(name), float(value)
-        else:
-            report.not_stored[str(name)] += 1

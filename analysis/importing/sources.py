@@ -54,45 +54,27 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
     as a log.
     """
     path = Path(source)
-    if path.is_file():
-        found = Sources()
-        kind = kind_of(path, given)
-        if kind is None and path.name.endswith(TABLES):
-            names = ", ".join(column_names(path)[:20])
-            raise UserError(
-                f"{path} has no column of steps, which scalars need, and none that tells of responses; it has {names}: "
-                "name one with --columns step=COLUMN or, with a row for each response, log_ratio=COLUMN"
-            )
-        if kind is None:
-            raise UserError(
-                f"{path} is neither {STATE}, verl's console text, nor a .jsonl, .csv or .parquet of scalars or "
-                "responses: name such a file, or the folder that holds it"
-            )
-        getattr(found, kind).append(path)
-        return found
-    if not path.is_dir():
-        what = "is no regular file" if path.exists() else "does not exist"
-        raise UserError(f"{path} {what}: name a trainer's output folder or one of its log files")
     if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
+    if not path.is_file() and not path.is_dir():
+        what = "is no regular file" if path.exists() else "does not exist"
+        raise UserError(f"{path} {what}: name a trainer's output folder or one of its log files")
+    files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("[!.]*")), key=_order)
     found = Sources()
-    for file in sorted(path.rglob("*"), key=_order):
-        if not file.is_file() or file.name.startswith("."):
-            continue
+    for file in files:
         try:
-            kind = kind_of(file, given)
+            if kind := kind_of(file, given):
+                getattr(found, kind).append(file)
         except UserError as error:
+            if file == path:
+                raise
             found.ignored.append(str(error))
-            continue
-        if kind:
-            getattr(found, kind).append(file)
-        elif file.name.endswith(TABLES):
-            found.ignored.append(f"{file.relative_to(path)}: neither scalars by step nor responses")
     if not found:
         why = f" ({found.ignored[0]})" if found.ignored else ""
+        what = "is" if path.is_file() else f"holds no log that can be read{why}:"
         raise UserError(
-            f"{path} holds no log that can be read{why}: looked for {STATE} and .jsonl, .csv or "
-            ".parquet with scalars by step or one row a response"
+            f"{path} {what} neither {STATE}, verl's console text, nor a .jsonl, .csv or .parquet of scalars by step or "
+            "of one row a response"
         )
     return found
 
@@ -103,9 +85,9 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
-    """Tell what kind of source a file is, from its name and columns; None if it holds neither scalars nor responses.
+    """Tell what kind of source a file is, from its name and columns; None if its name and text are those of no log.
 
-    Raise UserError if the file's name ends like that of a table, and the file is empty or its columns cannot be read.
+    Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses.
     """
     if path.name == STATE:
         return "state"
@@ -128,4 +110,8 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> Kind | None:
         return "table"
     if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"
-    return None
+    raise UserError(
+        f"{path} has no column of steps, which scalars need, and none that tells of responses; it has "
+        f"{', '.join(present[:20])}: name one with --columns step=COLUMN or, with a row for each response, "
+        "log_ratio=COLUMN"
+    )

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from analysis.importing.names import STATE
-from analysis.importing.values import NUMPY_NUMBER, Values, as_values, paired
+from analysis.importing.values import NUMPY_NUMBER, Values, as_values, unpacked
 from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 
@@ -43,7 +43,11 @@ def column_names(path: Path) -> list[str]:
     """
     if path.name.endswith((".parquet", *SEPARATED)):
         try:
-            schema = pq.read_schema(path) if path.name.endswith(".parquet") else _open_csv(path).schema
+            schema = (
+                pq.read_schema(path)
+                if path.name.endswith(".parquet")
+                else pacsv.open_csv(path, **_csv_options(path)).schema
+            )
             names = _flat(schema.empty_table()).column_names
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _unreadable(path, error) from error
@@ -118,7 +122,7 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """
     lists = {name: value for name, value in record.items() if isinstance(value, list) and "." not in name}
     sizes = {len(value) for value in lists.values()}
-    batch = any(all(isinstance(v, list) for v in value) and not paired([value]) for value in lists.values())
+    batch = any(all(isinstance(v, list) for v in value) and unpacked([value])[0] is value for value in lists.values())
     if len(lists) < 2 or len(sizes) > 1 or not batch:
         return [record]
     return [dissolved(record | {name: value[i] for name, value in lists.items()}) for i in range(sizes.pop())]
@@ -154,10 +158,6 @@ def _csv_options(path: Path) -> dict[str, Any]:
         "read_options": pacsv.ReadOptions(use_threads=False),  # threads would not name the row of an error
         "parse_options": pacsv.ParseOptions(delimiter=between, newlines_in_values=True),
     }
-
-
-def _open_csv(path: Path) -> pacsv.CSVStreamingReader:
-    return pacsv.open_csv(path, **_csv_options(path))
 
 
 def _csv(path: Path) -> Iterator[Part]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -87,9 +86,7 @@ def _id(text: str) -> int:
 def as_values(column: pa.Array | list[Any]) -> Values:
     """Return a column as `Values` of the kind that its values have; texts of lists in brackets (CSV) become lists."""
     if isinstance(column, list):
-        key = 0 if paired(column) else "logprob"  # a token of vLLM's server is an object
-        if key == 0 or _all_tokens(column, lambda token: isinstance(token, dict) and key in token):
-            column = [row and [token[key] for token in row] for row in column]
+        column = unpacked(column)
         try:
             array = pa.array(column)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -112,20 +109,23 @@ def as_values(column: pa.Array | list[Any]) -> Values:
     return Values("text", texts) if parsed is None else Values("list", parsed)
 
 
-def paired(column: list[Any]) -> bool:
-    """Whether each token of each row is a pair of log-probability and token id, as SGLang writes them."""
+def unpacked(column: list[Any]) -> list[Any]:
+    """Return the log-probabilities of tokens that are pairs of it and a token id, as SGLang writes them, or objects, as
+    vLLM's server does; any other column as it is.
+    """
 
-    def pair(p: Any) -> bool:
-        two = isinstance(p, list) and 2 <= len(p) <= 3
-        return two and isinstance(p[0], (int, float)) and isinstance(p[1], int)
+    def number(token: Any) -> float:
+        if isinstance(token, dict):
+            return token["logprob"]
+        value, token_id = token[:2]
+        if len(token) > 3 or not isinstance(value, (int, float)) or not isinstance(token_id, int):
+            raise TypeError
+        return value
 
-    return _all_tokens(column, pair)
-
-
-def _all_tokens(column: list[Any], kind: Callable[[Any], bool]) -> bool:
-    """Whether there are tokens, and each token of each row is of a kind; the first that is not ends the search."""
-    tokens = [row for row in column if isinstance(row, list) and row]
-    return bool(tokens) and all(kind(token) for row in tokens for token in row)
+    try:
+        return [row and [number(token) for token in row] for row in column]
+    except (KeyError, TypeError, ValueError):
+        return column
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -5,7 +5,7 @@ for the doctor in import.json (`TokenDigest`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,8 @@ UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
 SCALED = 0.03
 """Logarithm of a temperature's ratio from which on it is named, if it is twice what noise leaves unexplained."""
+PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
+"""Columns of which the first is compared with the second, in the order of preference."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
 CAUSES = {
     "temperature": (
@@ -54,14 +56,13 @@ CAUSES = {
 class Noticed:
     """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
 
-    ``count`` tokens, a ``share`` of those that count, in ``responses``. ``largest`` is the value farthest from 0, with
+    ``count`` tokens in ``responses``. ``largest`` is the value farthest from 0, with
     its sign, in nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row``
     holds it, in the table's own names, such as {"row": 20, "idx": 19, "step": 7}, where "row" is its number in the
     table from 1; ``first`` is the first row that holds one.
     """
 
     count: int = 0
-    share: float = 0.0
     responses: int = 0
     largest: float = 0.0
     row: Ids = field(default_factory=dict)
@@ -106,8 +107,8 @@ class TokenDigest:
     confident: Noticed = field(default_factory=Noticed)  # against holds them above .5, base 2 nats or more lower
     overflow: Noticed = field(default_factory=Noticed)  # |d| > 20, of which exp(d) is 5e8 and more, or infinite
     above_zero: Noticed = field(default_factory=Noticed)  # log-probabilities slightly above 0, held at 0
-    # Up to 5 responses with the largest |d| of a token, the largest first: the row as in Noticed, "d" (nats), and
-    # "mean_error", the mean of exp(|d|) over its tokens.
+    # Up to 5 responses with the largest mean of exp(|d|) over their tokens, the largest first: the row as in Noticed,
+    # "mean_error", which is this mean, and "d", the d of largest |d| (nats).
     largest: list[Ids] = field(default_factory=list)
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
 
@@ -169,38 +170,42 @@ class Watch:
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
 
-    def missing(self, found: dict[str, Floats], row: Ints, ids: Callable[[int], Ids]) -> np.ndarray:
-        """Return which tokens (n,) have no log-probability but a placeholder or, of the sampler, zeros in runs.
-
-        ``found`` holds the log-probabilities ``new``, ``old``, ``sampler`` of the tokens that count, as far as known.
-        """
-        lost = np.zeros(len(row), bool)
-        for values in (found[name] for name in ("new", "old", "sampler") if name in found):
-            held = placeholders(values) & ~lost
-            self.digest.placeholder.add(np.maximum(values[held], -1e300), row[held], ids)
-            lost |= held
-        base = found.get("old", found.get("new"))
-        if base is not None and "sampler" in found:
-            zero = zeros_in_runs(base, found["sampler"], row) & ~lost
-            self.digest.zeros.add(base[zero], row[zero], ids)
-            lost |= zero
-        return lost
-
-    def add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-        """Count the tokens of a chunk, in the order of the table, into the digest.
+    def look(
+        self, found: Mapping[str, Floats], row: Ints, ids: Callable[[int], Ids], names: Mapping[str, str]
+    ) -> np.ndarray:
+        """Count a chunk's tokens that count into the digest, and return which of them (n,) have log-probabilities: no
+        placeholder and, of the sampler, no zero in a run.
 
         Parameters
         ----------
-        base, against : float arrays (n,)
-            Log-probabilities of the tokens under the trainer's policy and under the sampler's (else under the old one),
-            nats. Tokens where one is not finite are left out.
+        found : mapping of float arrays (n,)
+            Log-probabilities ``new``, ``old``, ``sampler`` of the tokens, as far as known, in the order of the table.
         row : int array (n,)
             The table's row of each token.
         ids : function
             Gives the table's own ids of a row, for messages.
+        names : mapping
+            The table's name of each column.
         """
-        told = np.isfinite(base) & np.isfinite(against)
-        base, against, row = base[told], against[told], row[told]
+        lost = np.zeros(len(row), bool)
+        base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
+        for values in (found[name] for name in ("new", "old", "sampler") if name in found):
+            held = placeholders(values) & ~lost
+            self.digest.placeholder.add(np.maximum(values[held], -1e300), row[held], ids)
+            lost |= held
+        if against == "sampler":
+            zero = zeros_in_runs(found[base], found[against], row) & ~lost
+            self.digest.zeros.add(found[base][zero], row[zero], ids)
+            lost |= zero
+        if base:
+            self.digest.base, self.digest.against = names[base], names[against]
+            self.digest.sampler = against == "sampler"
+            told = ~lost & np.isfinite(found[base]) & np.isfinite(found[against])
+            self._add(found[base][told], found[against][told], row[told], ids)
+        return ~lost
+
+    def _add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
+        """Count tokens (n,) with a finite log-probability of the trainer, ``base``, and of ``against``."""
         if not len(row):
             return
         digest, d = self.digest, base - against
@@ -211,10 +216,10 @@ class Watch:
         digest.responses += len(rows)
         error = np.add.reduceat(np.exp(np.minimum(np.abs(d), 20)), first) / count
         self._errors.append(error)
-        far = np.array([part[np.argmax(np.abs(part))] for part in np.split(d, first[1:])])
-        for i in np.argsort(-np.abs(far), kind="stable")[:5]:
-            digest.largest.append({**ids(int(rows[i])), "d": float(far[i]), "mean_error": float(error[i])})
-        digest.largest = sorted(digest.largest, key=lambda one: -abs(float(one["d"])))[:5]
+        for i in np.argsort(-error, kind="stable")[:5]:
+            far = max(d[row == rows[i]], key=abs)
+            digest.largest.append({**ids(int(rows[i])), "d": float(far), "mean_error": float(error[i])})
+        digest.largest = sorted(digest.largest, key=lambda one: -float(one["mean_error"]))[:5]
         unsure = against < UNCERTAIN
         self._sums += [d @ d, held.sum(), unsure.sum(), np.sum(d[unsure] < 0)]
         if not digest.sampler:
@@ -232,9 +237,6 @@ class Watch:
         digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
             return None
-        lost = digest.placeholder.count + digest.zeros.count
-        for seen in (digest.placeholder, digest.zeros, confident, digest.overflow, digest.above_zero):
-            seen.share = seen.count / (n + lost)
         squares, ratios, unsure, below = self._sums
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
@@ -261,6 +263,7 @@ class Watch:
     def notes(self) -> list[str]:
         """Return what was noticed as sentences, each with its row and its fix."""
         seen, d = self.digest, f"{self.digest.base} less {self.digest.against}"
+        all_tokens = seen.tokens + seen.placeholder.count + seen.zeros.count
         noticed = {
             "placeholder": CAUSES["placeholder"],
             "zeros": CAUSES["mask"],
@@ -276,11 +279,12 @@ class Watch:
             one: Noticed = getattr(seen, name)
             if one.count:
                 where = f"the first in {at(one.first)}, the largest {one.largest:.4g} in {at(one.row)}"
-                out.append(f"{one.count} tokens ({one.share:.2g}) of {one.responses} responses, {where}: {what}; {fix}")
+                of = f" ({one.count / all_tokens:.2g})" if all_tokens else ""
+                out.append(f"{one.count} tokens{of} of {one.responses} responses, {where}: {what}; {fix}")
         errors = np.concatenate([np.zeros(0), *self._errors])
         large = errors > LARGE_ERROR
         if 0 < large.sum() <= max(0.1 * len(errors), 1):
-            worst = max(seen.largest, key=lambda one: float(one["mean_error"]))
+            worst = seen.largest[0]
             out.append(
                 f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the largest "
                 f"{worst['mean_error']:.3g} in {at(worst)} (a token {worst['d']:.2g} nats off), the others at "
