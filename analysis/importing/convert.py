@@ -129,7 +129,10 @@ class Converter:
         report, each = self.report, self.options.updates_per_rollout
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
-        chosen = choose_columns(list(chunk), given)
+        told = [
+            name for name, found in chunk.items() if name in given.values() or not pa.types.is_null(found.array.type)
+        ]
+        chosen = choose_columns(told, given)
         got = {ours: chunk[name] for ours, name in chosen.items()}
         if "behaviour_version" in got and got["behaviour_version"].kind == "list":
             got.setdefault("behaviour_version_last", got["behaviour_version"])
@@ -177,7 +180,7 @@ class Converter:
         self._weights(columns)
         self._refuse_unfit(rows, columns)
         known = {"log_ratio", "behaviour_log_ratio"} & (report.columns | report.derived).keys()
-        for name in [name for name in chunk if name not in chosen.values()]:
+        for name in [name for name in told if name not in chosen.values()]:
             self.seen[name] = None
             unknown = is_log_probability(name) or (not known and chunk[name].below_0() and not PENALTY.search(name))
             if unknown and name not in report.undecided:
@@ -292,7 +295,7 @@ class Converter:
         if largest > SLIGHT or (len(above) >= 10 and share > MANY):
             where = at(columns.ids(int(row[above][np.argmax(values[above])])))
             raise UserError(
-                f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2g} of "
+                f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2%} of "
                 f"all), the largest {largest:.3g} in {where}, but a log-probability is at most 0: give those in nats"
             )
         return np.minimum(values, 0.0)

@@ -7,7 +7,7 @@ behind the prefix ``imported/``.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,31 @@ def import_scalars(
     lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     foreign: set[str] = set()
     theirs = {name: ours for ours, name in given.items()}
-    for step, name, value in _scalars(sources, given, report):
-        phase, plain, stored = metric_name(name)
-        stored = theirs.get(name, stored)
-        lines[phase, step].setdefault(stored, value)  # if two sources have it, the source read first counts
-        if stored.startswith(FOREIGN):
-            foreign.add(plain)
-        else:
-            report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
+    states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
+    newest = next((file for file, parts in states if parts), None)
+    for file in [*([newest] if newest else []), *sources.scalars]:
+        seen: Counter[tuple[int, str]] = Counter()
+        for step, row in _records(file, given.get("step"), report):
+            for name, value in row.items():
+                if not isinstance(value, (int, float)) or not math.isfinite(value):
+                    report.not_stored[name] += 1
+                    continue
+                seen[step, name] += 1
+                phase, plain, stored = metric_name(name)
+                stored = theirs.get(name, stored)
+                lines[phase, step].setdefault(
+                    stored, float(value)
+                )  # if two sources have it, the source read first counts
+                if stored.startswith(FOREIGN):
+                    foreign.add(plain)
+                else:
+                    report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
+        if seen.total() > 2 * len(seen):
+            raise UserError(
+                f"{file} has many lines for each step, as a table with a row for each response has: name its columns "
+                "with --columns length=COLUMN,new=COLUMN,old=COLUMN,sampler=COLUMN as far as they are there; it has "
+                f"{', '.join(dict.fromkeys(name for _, name in seen))}"
+            )
     report.foreign_metrics = sorted(foreign)
     report.metric_lines = len(lines)
     MetricsFile(run).write_all(
@@ -48,24 +65,17 @@ def import_scalars(
     )
 
 
-def _scalars(sources: Sources, given: Mapping[str, str], report: Report) -> Iterator[tuple[int, str, float]]:
-    states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
-    newest = next((file for file, parts in states if parts), None)
-    for file in [*([newest] if newest else []), *sources.scalars]:
-        for part in read_parts(file, report.damage):
-            for record in part if isinstance(part, list) else part.to_pylist():
-                row = _of_one_run(file, {n: v for n, v in dissolved(record, "/").items() if v is not None})
-                name = given.get("step") or step_column(row)
-                step = row.get(name) if name else None
-                if not isinstance(step, (int, float)) or not math.isfinite(step):
-                    report.not_stored[NO_STEP] += 1
-                    continue
-                for label, value in row.items():
-                    if isinstance(value, (int, float)) and math.isfinite(value):
-                        if label not in (name, "epoch"):
-                            yield int(step), label, float(value)
-                    else:
-                        report.not_stored[label] += 1
+def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the step of each line that has one, and its other values by name."""
+    for part in read_parts(file, report.damage):
+        for record in part if isinstance(part, list) else part.to_pylist():
+            row = _of_one_run(file, {n: v for n, v in dissolved(record, "/").items() if v is not None})
+            name = step_name or step_column(row)
+            step = row.get(name) if name else None
+            if isinstance(step, (int, float)) and math.isfinite(step):
+                yield int(step), {n: v for n, v in row.items() if n not in (name, "epoch")}
+            else:
+                report.not_stored[NO_STEP] += 1
 
 
 def _of_one_run(path: Path, row: dict[str, Any]) -> dict[str, Any]:

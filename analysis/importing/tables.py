@@ -41,30 +41,18 @@ def column_names(path: Path) -> list[str]:
     A number in an object of a JSON line may be a scalar, and is named outer/inner. Raise UserError if the file cannot
     be read, or names a column twice.
     """
-    if path.name.endswith((".parquet", *SEPARATED)):
-        try:
-            schema = (
-                pq.read_schema(path)
-                if path.name.endswith(".parquet")
-                else pacsv.open_csv(path, **_csv_options(path)).schema
-            )
-            names = _flat(schema.empty_table()).column_names
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _unreadable(path, error) from error
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise UserError(f"{path} names the column {twice[0]!r} twice: rename one of them or leave it out")
-        return names
     damage: list[str] = []
     for part in read_parts(path, damage, rows=1):
         found = columns_of(part)
-        return [name.replace(".", "/") if found[name].kind == "number" else name for name in found]
+        scalars = [name for name in found if isinstance(part, list) and found[name].kind == "number"]
+        return [name.replace(".", "/") if name in scalars else name for name in found]
     if damage:
         raise UserError(damage[0])
     return []
 
 
 def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Part]:
-    """Yield a file in parts of at most ``rows`` rows.
+    """Yield a file in parts of at most ``rows`` rows; of Parquet and CSV the first has the columns and no row.
 
     ``damage`` receives one line if some rows, or the complete file, cannot be read.
     """
@@ -88,7 +76,7 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
     """Yield the columns of a table, part by part."""
-    return map(columns_of, read_parts(path, damage, rows))
+    return (columns_of(part) for part in read_parts(path, damage, rows) if len(part))
 
 
 def columns_of(part: Part) -> Chunk:
@@ -144,8 +132,17 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def _head(schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns without a row; raise ValueError if a name stands twice."""
+    names = _flat(schema.empty_table()).column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"it names the column {twice[0]!r} twice")
+    return pa.RecordBatch.from_pylist([], schema)
+
+
 def _parquet(path: Path, rows: int) -> Iterator[Part]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        yield _head(file.schema_arrow)
         for number in range(file.num_row_groups):
             yield from file.iter_batches(batch_size=rows, row_groups=[number])
 
@@ -161,7 +158,8 @@ def _csv_options(path: Path) -> dict[str, Any]:
 
 
 def _csv(path: Path) -> Iterator[Part]:
-    table = pacsv.read_csv(path, **(options := _csv_options(path)))
+    yield _head(pacsv.open_csv(path, **(options := _csv_options(path))).schema)
+    table = pacsv.read_csv(path, **options)
     for i, name in enumerate(table.column_names):
         column = table.column(i)
         if pa.types.is_floating(column.type) and np.any(np.abs(column.to_numpy()) >= 2**53):

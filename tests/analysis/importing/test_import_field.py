@@ -79,6 +79,8 @@ def test_scalars_in_objects_are_no_responses(tmp_path):
     assert scalars(tmp_path / "run") == [
         {"rollout": 3, "step": 3, "phase": "train", "imported/advantages": 0.5, "imported/mask": 1.0, "reward": 0.25}
     ]
+    with pytest.raises(UserError, match=r"many lines for each step.*new=COLUMN.*; it has now, then"):
+        import_run(records(tmp_path / "r.jsonl", [{"step": 3, "now": -2.0, "then": -1.5}] * 3), tmp_path / "two")
 
 
 def test_scalars_that_weights_and_biases_exported(tmp_path):

@@ -294,16 +294,15 @@ def test_without_advantages_and_groups_the_cure_is_said(tmp_path):
     assert any(note.startswith("no advantages") and "--group-size" in note for note in report.notes)
 
 
-def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsys):
-    columns = {"prompt": ["a", "a", "b", "b"], "reward": [1, 0, 0, 1]}
-    columns |= {
-        "trainer": [[-1.0, -2.0], [-1.0], [-2.0], [-1.0, -1.0]],
-        "engine": [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]],
-    }
+@pytest.mark.parametrize("names", [("prompt", "trainer", "engine"), ("prompt_id", "old", "new")])
+def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsys, names):
+    columns = {names[0]: ["a", "a", "b", "b"], "reward": [1, 0, 0, 1], "penalty": [-1, 0, 0, 0]}
+    columns[names[1]] = [[-1.0, -2.0], [-1.0], [-2.0], [-1.0, -1.0]]
+    columns[names[2]] = [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]]
     table, run = write(tmp_path / "mine.csv", columns), tmp_path / "run"
-    with pytest.raises(UserError, match=r"old=COLUMN,sampler=COLUMN"):
+    with pytest.raises(UserError, match=rf"are these\? {names[1]}, {names[2]}: .*old=COLUMN,sampler=COLUMN"):
         main(["import", str(table), "--out", str(run)])
-    assert main(["import", str(table), "--out", str(run), "--columns", "old=trainer,sampler=engine"]) == 0
+    assert main(["import", str(table), "--out", str(run), "--columns", f"old={names[1]},sampler={names[2]}"]) == 0
     out = capsys.readouterr().out
     assert "nothing can be told by length" not in out
     assert out.endswith(f"next: fspo analyse {run} --on behaviour\n")
