@@ -187,6 +187,7 @@ def test_one_column_may_serve_two_of_ours(tmp_path):
 
 def test_a_dump_without_log_probs_says_so(tmp_path):
     row = {"task_id": 8, "seqlen": 74, "prompt_len": 9, "head_version": 2, "tail_version": 3, "reward": 1.0}
+    row["old_logprobs"] = None
     report, log = taken(tmp_path, [row | {"completion": "x"}, row | {"completion": "y", "seqlen": 20, "reward": 0.0}])
     assert log.column("length").tolist() == [65, 11]
     assert log.column("behaviour_version_last").tolist() == [3, 3]

@@ -247,9 +247,8 @@ def test_S_L_and_A_by_their_letters(tmp_path):
 
 
 def test_a_table_with_one_step_a_rollout_is_analysed(tmp_path, capsys):
-    rows = plain_rows(800)
-    table = {name: [row[name] for row in rows] for name in rows[0]}
-    import_run(write(tmp_path / "table.csv", table), tmp_path / "run", ImportOptions(rule="fspo", group_size=4))
+    table = write(tmp_path / "table.csv", plain_rows(800))
+    import_run(table, tmp_path / "run", ImportOptions(rule="fspo", group_size=4))
     run = load_run(tmp_path / "run")
     assert len(run.rows) == 800
     assert any("every row counts as after an update" in line for line in run.notes.warnings)
@@ -297,8 +296,7 @@ def test_without_advantages_and_groups_the_cure_is_said(tmp_path):
 @pytest.mark.parametrize("names", [("prompt", "trainer", "engine"), ("prompt_id", "old", "new")])
 def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsys, names):
     columns = {names[0]: ["a", "a", "b", "b"], "reward": [1, 0, 0, 1], "penalty": [-1, 0, 0, 0]}
-    columns[names[1]] = [[-1.0, -2.0], [-1.0], [-2.0], [-1.0, -1.0]]
-    columns[names[2]] = [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]]
+    columns |= {names[1]: [[-1.0, -2.0], [-1.0], [-2.0], [-1, -1]], names[2]: [[-1.1, -2.0], [-1.2], [-2.0], [-1, -1]]}
     table, run = write(tmp_path / "mine.csv", columns), tmp_path / "run"
     with pytest.raises(UserError, match=rf"are these\? {names[1]}, {names[2]}: .*old=COLUMN,sampler=COLUMN"):
         main(["import", str(table), "--out", str(run)])
