@@ -138,12 +138,8 @@ def simulate(design: Design, number: int) -> dict[str, float]:
     shares = {
         f"{name} holds": float(np.mean(x)) if len(x) >= min(LEAST, number) else np.nan for name, x in held.items()
     }
-    return {
-        "logs": number,
-        "LRE given": len(apart) / number,
-        "LRE_2 excludes 0": float(np.mean(apart or [False])),
-        **shares,
-    }
+    excludes = float(np.mean(apart or [False]))
+    return {"logs": number, "LRE given": len(apart) / number, "LRE_2 excludes 0": excludes, **shares}
 
 
 def main() -> int:

@@ -95,8 +95,8 @@ def of_ranges(rows: Rows) -> Iterator[Found]:
     tried = [(name, "default", preset(name).rule) for name in COMPARED]
     for name, (letter, ranges) in VARIED.items():
         rule = preset(name).rule
-        tried.append((name, "dual clip", rule.with_dual_at(DUAL)))
-        tried += [(name, f"{letter} {x:g}", replace(rule, range_lo=x, range_hi=x)) for x in ranges]
+        others = [(name, f"{letter} {x:g}", replace(rule, range_lo=x, range_hi=x)) for x in ranges]
+        tried += [(name, "dual clip", rule.with_dual_at(DUAL)), *others]
     for name, setting, rule in tried:
         cut = np.asarray(rule.apply(rows.S, rows.length, rows.A).side) != 0
         yield "clip rate", "A != 0", name, setting, float(cut.mean())
@@ -265,8 +265,7 @@ def describe(run: Path, key: SeedKey, arm: str, planned: int) -> tuple[list[Numb
     UserError
         If the folder holds no log that can be analysed.
     """
-    loaded = load_run(run)
-    rows = loaded.rows
+    rows = (loaded := load_run(run)).rows
     trained = rows.take((rows.updates > 0) & (rows.A != 0))
     clipped = {int(i): float(np.mean(trained.side[trained.rollout == i] != 0)) for i in np.unique(trained.rollout)}
     rewards = [row["reward"] for row in MetricsFile(run).of_phase("train")][:planned]

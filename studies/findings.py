@@ -297,9 +297,8 @@ def publish(tables: dict[str, Frame], folder: Path) -> None:
         if name != "rollouts":
             write(of_means[name], folder / f"means_of_{name}.csv")
     write(differences(tables), folder / "differences.csv")
-    style = Style()
     for name, (figure, of) in FIGURES.items():
-        save(figure(of_means[of], style), folder, name, style)
+        save(figure(of_means[of], Style()), folder, name, Style())
     for claim in claims:
         print(f"{claim.claim:3} {claim.verdict:9} {claim.sentence} ({claim.decides})")
 

@@ -95,7 +95,7 @@ def train(run: PlannedRun, model: Path, threads: int) -> None:
         write_task(task, run.seed)
     of_task = {"path": str(task), "judge": {"verifier": "studies.counting_reward:graded"}}
     words = ["--config", str(CONFIG), "--output", str(folder), "--seed", str(run.seed), "--threads", str(threads)]
-    words += ["--model.name_or_path", str(with_line_end(model, folder.parent / "start"))]
+    words += ["--model.name_or_path", str(with_line_end(model, folder.parent / "start")), "--rollouts", str(ROLLOUTS)]
     Trainer(parse(TrainConfig, [*words, "--task.options", json.dumps(of_task)])).train()
 
 

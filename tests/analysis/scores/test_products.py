@@ -15,7 +15,7 @@ from fspo.gradlog.metric_names import COSINE_ERROR
 CLUSTERS = 6
 
 
-def cosines(*updates, number=1, prompt=None, width=math.inf) -> CosineColumns:
+def cosines(*updates, number=1, width=math.inf) -> CosineColumns:
     """Cosines over updates, each of vectors, bins, clusters, and the weights of the two sides."""
     found, of = (Products(), Products(), Products()), []
     for u, (vectors, bins, cluster, left, right) in enumerate(updates):
@@ -23,7 +23,7 @@ def cosines(*updates, number=1, prompt=None, width=math.inf) -> CosineColumns:
         for products, sides in zip(found, ((left, right), (left, left), (right, right)), strict=True):
             products.add(*gram.products(*sides))
         of += [u] * gram.clusters
-    return CosineColumns.of(*found, np.array(of), width, prompt)
+    return CosineColumns.of(*found, np.array(of), width)
 
 
 def data(seed=0, n=24, width=7, number=3):
@@ -65,30 +65,6 @@ def test_updates_of_one_cluster_are_not_without_error():
         assert jackknife_se(replicates, update) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
     assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
     assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
-
-
-def test_intervals_cover_where_prompts_are_split_over_updates():
-    """Four pairs of updates of the same 16 prompts; a prompt is kept whole or cut whole, in both alike."""
-    rng, width, pairs, prompts, group = np.random.default_rng(7), 12, 4, 16, 4
-    shared = np.concatenate([np.tile(pair * prompts + np.arange(prompts), 2) for pair in range(pairs)])
-    bins, cluster = np.zeros(prompts * group, int), np.repeat(np.arange(prompts), group)
-    pooled, found = np.zeros(3), {"clustered": [], "independent": []}
-    for _ in range(400):
-        updates = []
-        for _ in range(pairs):
-            effect = np.repeat(rng.normal(size=(prompts, width)), group, axis=0)
-            keep = np.repeat((rng.random(prompts) < 0.7).astype(float), group)[:, None]
-            for _ in range(2):
-                vectors = 0.7 + effect + 0.3 * rng.normal(size=effect.shape)
-                updates.append((vectors, bins, cluster, keep, np.ones_like(keep)))
-        for name, prompt in (("clustered", shared), ("independent", None)):
-            columns = cosines(*updates, prompt=prompt)
-            found[name].append(columns.interval(1, [0]))
-        pooled += [x.sum(0)[1, 0] for x in (columns.sketch.inner, columns.sketch.left, columns.sketch.right)]
-    truth = pooled[0] / np.sqrt(pooled[1] * pooled[2])
-    hits = {name: np.mean([low <= truth <= high for _, low, high in some]) for name, some in found.items()}
-    assert hits["clustered"] > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
-    assert hits["independent"] < 0.92
 
 
 def near_a_line(angle, width, seed, sign=1):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis.log.loading import load_run
 from analysis.options import Options
@@ -26,12 +25,6 @@ def strata(count, above, g, g_clip, below=None):
 def lemma_of(sums):
     (found,) = lemmas_of(sums, np.array([0]))
     return found
-
-
-def test_truncate_takes_weight_acceptance_as_its_normaliser():
-    lemma = lemma_of(strata([[4, 4]], [[1, 2]], [[[1.0], [1.0]]], [[[0.5], [1.0]]], below=[[2, 2]]))
-    assert lemma.lre.mean_acceptance == pytest.approx(0.75)  # b = 1/2, 1
-    assert lemma.eta == pytest.approx(0, abs=1e-12)
 
 
 def test_empty_strata_do_not_count_and_nothing_kept_is_refused():
