@@ -159,8 +159,8 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
-    """Return for each response (N,) the log of X / (f L^gamma), -inf where X <= 0: above 0, S lies beyond the edge. X is
-    as in `distance`; in each block f is set so that the share ``share`` is accepted."""
+    """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is as in
+    `distance`; in each block f is set so that the share ``share`` is accepted."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
