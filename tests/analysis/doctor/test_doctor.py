@@ -116,14 +116,15 @@ def test_an_issue_goes_when_its_fix_is_taken(tmp_path):
 
 
 def test_the_range_is_the_quantile_of_the_excess(tmp_path):
-    rng = np.random.default_rng(0)
-    S, L = rng.standard_normal(2000) * 5, np.full(2000, 100)
-    rows = plain(2000, log_ratio=S, length=L)
-    rule = preset("fspo").rule
-    c = evidence(
-        answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9), "range_lo and range_hi for 90%"
-    )
+    S = np.random.default_rng(0).standard_normal(2000) * 5
+    run = append(tmp_path, plain(2000, log_ratio=S), rule=preset("fspo").rule.to_dict())
+    c = evidence(answer(run, "acceptance", target=0.9), "range_lo and range_hi for 90%")
     assert c.value == pytest.approx(np.quantile(np.abs(S) / 10, 0.9), rel=0.01)
+
+
+def test_an_s_that_no_range_can_hold_has_none_named(tmp_path):
+    run = append(tmp_path, plain(log_ratio=np.full(400, 44.5)), rule=preset("rloo").rule.to_dict())
+    assert "or S is broken" in answer(run, "acceptance").fix
 
 
 def test_an_asymmetric_band_keeps_its_ratio(tmp_path):
@@ -272,8 +273,7 @@ def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
 
 def test_a_single_response_is_not_judged(tmp_path):
     rows = {k: v[:1] if np.ndim(v) else v for k, v in plain().items()}
-    diagnosis = examine(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()))
-    assert diagnosis.issues == []
+    assert examine(append(tmp_path, rows, rule=preset("fspo").rule.to_dict())).issues == []
 
 
 def test_damage_is_counted_and_the_rest_examined(tmp_path):
