@@ -286,3 +286,7 @@ def advantage_by_length(rows: Rows) -> Answer:
         "look at the reward: a length penalty or bonus outweighs everything else",
         evidence,
     )
+
+
+ON_ROWS = {check.__name__: check for check in (counted_twice, values_of_s, sorted_minibatches, advantage_by_length)}
+"""The checks that read nothing but rows, by name."""

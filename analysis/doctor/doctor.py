@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from analysis.doctor import band, batch, ratios
-from analysis.doctor.coincidences import (
-    advantage_by_length,
-    counted_twice,
-    length_pile,
-    sorted_minibatches,
-    values_of_s,
-)
+from analysis.doctor.coincidences import ON_ROWS, length_pile
 from analysis.doctor.first_epoch import FirstEpoch
 from analysis.doctor.issues import Diagnosis
 from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
@@ -54,14 +48,13 @@ ON_KEPT_ROWS = {
 ON_ALL_ROWS = (
     *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
     *("before_update", "mean_weight", "k1_k3", "spread_of_s", "direction"),
-    *("counted_twice", "values_of_s", "length_pile", "sorted_minibatches", "advantage_by_length"),
-    *("mismatch", "correction", "staleness", "selection", "tokens"),
+    *(*ON_ROWS, "length_pile", "mismatch", "correction", "staleness", "selection", "tokens"),
 )
 """Names of the other checks of rows."""
 CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS, *ON_SCALARS)
 NO_RATIO = (
-    "no row has a log-ratio, so nothing is known about the clip: log it, or import again with "
-    "--columns new=COLUMN,old=COLUMN"
+    "the clip cannot be judged: no row has a log-ratio; log one, or import again with --columns new=COLUMN,old=COLUMN "
+    "(docs/diagnose.md)"
 )
 
 
@@ -184,12 +177,9 @@ class Doctor:
         found = {name: check(patient) for name, check in ON_KEPT_ROWS.items()}
         found |= self.recomputed.answers(self._files(), selected=selection.found)
         found |= FirstEpoch(rows, fair, noise.take(np.isfinite(noise.S)), float32=float32).answers()
+        found |= {name: check(rows) for name, check in ON_ROWS.items()}
         found |= {
-            "counted_twice": counted_twice(rows),
-            "values_of_s": values_of_s(rows),
             "length_pile": length_pile(rows, limit if isinstance(limit, int) else None),
-            "sorted_minibatches": sorted_minibatches(rows),
-            "advantage_by_length": advantage_by_length(rows),
             "mismatch": Mismatch.of(rows, fair).answer(same=_one_program(self.config), tokens=digest_of(self.path)),
             "correction": correction(weight_left(rows, rule), rule),
             "staleness": staleness(rows, rule is not None, imported=self.kept.imported),

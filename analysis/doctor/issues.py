@@ -182,8 +182,6 @@ class Diagnosis:
             out += [f"    {evidence}" for evidence in answer.evidence if verbose]
         for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary) if verbose else ():
             out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
-        if self.blind:
-            out.append("  the clip cannot be judged: no row has a log-ratio; log one, or import it (docs/diagnose.md)")
         lacking = f", {len(left)} could not be made" if left else ""
         checks = f"{len(passed)} check{'s' * (len(passed) != 1)} found no issue{lacking}"
         return [*out, f"  {checks}" + ("" if verbose else " (--verbose says which)")]
