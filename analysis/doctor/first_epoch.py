@@ -27,8 +27,8 @@ The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this
 test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
 tests that compare k1 = -S with k3 (the sum of e^s - 1 - s over a response's tokens) keep the level if k3 + S lies
 between -LOST and GAINED; because GAINED is large, they find -E[S] too large only in logs of about a million rows and
-more. The checks before_update, direction, engine, drift, numerics and sorted_minibatches are not among the tests:
-they compare with fixed thresholds.
+more. Checks with thresholds of their own (before_update, spread_of_s, direction, drift, numerics, sorted_minibatches)
+are not among the tests.
 """
 TESTS = 7
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
