@@ -52,7 +52,7 @@ ALLOWED = (
 """Where an old word is the field's word or a name."""
 HISTORY = ("CHANGELOG.md",)
 """What tells of old versions in their words."""
-LATER = ("proofs_check/", "analysis/importing/")
+LATER = ("analysis/importing/",)
 """What still has old words."""
 
 

@@ -20,7 +20,7 @@ from proofs_check.tools.strata import Strata, random_strata
 def residual(
     left: Floats, total: Floats, e_len: Floats, e_in: Floats, size: float, inner: bool = True
 ) -> Callable[[float], float]:
-    """Return the function of x that is the distance of the clipped update over the mean rate, ``left``, from
+    """Return the function of x that is the distance of the clipped gradient over the mean rate, ``left``, from
     total + e_len + e_in with both errors enlarged by the part x, over ``size``.
     """
     return lambda x: float(np.linalg.norm(left - total - (e_len + inner * e_in) * (1 + x))) / size
@@ -67,7 +67,7 @@ def projection(rng: np.random.Generator, negative: bool = False, by_clipped: boo
 @check("T8", Method.ENUMERATED, "g is the gradient of E_new[A]", "of g", 1e-6)
 @near_miss("weight w left out", weighted=False)
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
-    """The true update, summed over all responses, is the gradient of E_new[A] by central differences. x: of g."""
+    """g, summed over all responses, is the gradient of E_new[A] by central differences. x: of g."""
     bandit, h = make_bandit(rng, vocabulary=2, max_length=4), 1e-5
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
@@ -80,7 +80,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     return lambda x: close(1 + (total * (1 + x) - numeric) / error, 1, 1e-8)
 
 
-@check("T8", Method.ENUMERATED, "the clipped update of softmax policies, summed without strata", "of the errors", 1e-8)
+@check("T8", Method.ENUMERATED, "the clipped gradient of softmax policies, no strata", "of the errors", 1e-8)
 @near_miss("e_in left out", inner=False)
 @near_miss("the accepted share of all weight for the mean of b(l)", of_weight=True)
 def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = False) -> Test:

@@ -87,13 +87,13 @@ def drawn(
 @check(
     "T9",
     Method.ENUMERATED,
-    "(b) steps of one distribution on softmax policies cut A < 0 as often",
+    "(b) steps of one distribution on softmax policies clip A < 0 as often",
     "of P(S < -b)",
     1e-6,
 )
 @near_miss("logits that are cubes of the parameters", power=3)
 @near_miss("other responses where A < 0", others=True)
-@near_miss("A < 0 is cut less often", reversed_signs=True)
+@near_miss("A < 0 is clipped less often", reversed_signs=True)
 def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
     """Check T9 (b), P(S > b | A > 0) <= P(S < -b | A < 0), for steps along each response's own score and for random
     steps, with any distribution of both."""

@@ -25,11 +25,11 @@ from proofs_check.tools.tails import (
     DISTRIBUTIONS,
     FAR_TAILS,
     NORMAL,
-    STILL,
     STUDENT,
+    UNCHANGED,
+    Changed,
     FarTail,
     Mixture,
-    Moving,
     in_steps,
     inverse,
     log_logistic,
@@ -42,7 +42,7 @@ Pair = tuple[float, float]
 def fair_exponent(
     quantile: Callable[[float], float], v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float
 ) -> float:
-    """Return (c)'s fair exponent of two lengths of which the shares v move; NaN if there is none."""
+    """Return (c)'s fair exponent of two lengths of which the shares v change; NaN if there is none."""
     levels = 1 - (1 - alpha) / np.asarray(v)
     if not np.all(levels > 0):
         return math.nan
@@ -51,7 +51,7 @@ def fair_exponent(
 
 
 def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> tuple[Floats, Floats, float, float]:
-    """Draw shares that move at two lengths, the lengths, alpha and H, with a fair exponent in [0, 2], as rules have."""
+    """Draw shares that change at two lengths, the lengths, alpha and H, with a fair exponent in [0, 2]."""
     while True:
         v, H = rng.uniform(0.3, 1.0, 2), float(rng.choice([0.3, 0.5, 0.65, 1.0]))
         lengths = np.exp(rng.uniform(0, math.log(64))) * np.array([1.0, rng.uniform(4, 512)])
@@ -60,7 +60,7 @@ def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> 
             return v, lengths, alpha, H
 
 
-def root_of_equal_acceptance(dist: Moving, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
+def root_of_equal_acceptance(dist: Changed, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
     """Return the exponent gamma at which two lengths have the acceptance ``alpha``, by bisection with 50 digits: for
     each gamma the range f is set so that the band accepts alpha at the first length. No quantile is used."""
     with mp.workdps(DIGITS):
@@ -76,11 +76,11 @@ def root_of_equal_acceptance(dist: Moving, v: Floats | Pair, lengths: Floats | P
         return float(bisect(excess, (H - 4, H + 4)))
 
 
-@check("T10", Method.CLOSED, "(a), (c) still responses: the exponent by root search", "of the exponent", 1e-8)
-@near_miss("share that moves ignored", v_ignored=True)
+@check("T10", Method.CLOSED, "(a), (c) unchanged responses: the exponent by root search", "of the exponent", 1e-8)
+@near_miss("share that changes ignored", v_ignored=True)
 @near_miss("normal quantiles for every distribution", normal=True)
 def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bool = False) -> Test:
-    """Light and heavy tails, two edges and one. The exponent is above H exactly if more of the longer length moves."""
+    """Light and heavy tails, two edges and one. The exponent is above H exactly if more of the longer change."""
     roots, stated, signs = [], [], []
     for dist in DISTRIBUTIONS:
         for _ in range(3):
@@ -92,23 +92,23 @@ def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bo
     return beside(equal(stated, roots, 1e-9), holds(signs, "exponent less H, in the direction of v"))
 
 
-MOVING: Pair = (0.4, 0.8)
+CHANGING: Pair = (0.4, 0.8)
 BETWEEN: Pair = (16.0, 128.0)
-"""The page's example of still responses: the shares that move at two lengths, and the lengths."""
+"""The page's example of unchanged responses: the shares that change at two lengths, and the lengths."""
 
 
-@check("T10", Method.CLOSED, "the page's digits of still responses", "of the exponents", 2e-3)
-@near_miss("42 % move at 16 tokens", moving=(0.42, 0.8))
+@check("T10", Method.CLOSED, "the page's digits of unchanged responses", "of the exponents", 2e-3)
+@near_miss("42 % change at 16 tokens", changed=(0.42, 0.8))
 @near_miss("H", at_H=True)
-def digits(rng: np.random.Generator, moving: Pair = MOVING, at_H: bool = False) -> Test:
+def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = False) -> Test:
     """Also: at 60 % there is no exponent, and just above it grows by log(1000)/log(8) where alpha - .6 is a thousandth;
     for Student's distribution the limit is H + beta/3."""
     del rng
     alphas = (0.75, 0.85, 0.95, 0.99)
-    exact = [0.5 if at_H else root_of_equal_acceptance(NORMAL, moving, BETWEEN, alpha, 0.5) for alpha in alphas]
+    exact = [0.5 if at_H else root_of_equal_acceptance(NORMAL, changed, BETWEEN, alpha, 0.5) for alpha in alphas]
     printed = np.array([0.849, 0.690, 0.593, 0.552])
-    edge = [fair_exponent(NORMAL.quantile, MOVING, BETWEEN, 0.6 + e, 0.5) for e in (0.0, 1e-4, 1e-7, 1e-10)]
-    far = fair_exponent(STUDENT.quantile, MOVING, BETWEEN, 1 - 1e-9, 0.5)
+    edge = [fair_exponent(NORMAL.quantile, CHANGING, BETWEEN, 0.6 + e, 0.5) for e in (0.0, 1e-4, 1e-7, 1e-10)]
+    far = fair_exponent(STUDENT.quantile, CHANGING, BETWEEN, 1 - 1e-9, 0.5)
     gaps = np.append(np.diff(edge[1:]) - math.log(1000) / math.log(8), far - 0.5 - math.log(2) / (3 * math.log(8)))
     fixed = holds([*(5e-4 - np.abs(gaps)), 0.0 if math.isnan(edge[0]) else -1.0], "exponent")
     return beside(lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "half a digit"), fixed)
@@ -119,14 +119,14 @@ def digits(rng: np.random.Generator, moving: Pair = MOVING, at_H: bool = False) 
 @near_miss("weights without densities", densities=False)
 @near_miss("growth of the mixture's own level", own_level=False)
 def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = True, own_level: bool = True) -> Test:
-    """Two or three components, one of a distribution that changes with the length, and still ones; shares that change.
-    The exponent of two lengths is the mean of the local ones, by Gauss-Legendre quadrature over log l."""
+    """Two or three components, one of a distribution that changes with the length, and unchanged
+    ones; shares that change. The exponent of two lengths is the mean of the local ones, by quadrature over log l."""
     stated, exact = [], []
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for i in range(8):
         (H_1, H_2), power, change = rng.uniform(0.3, 0.8, 2).tolist(), rng.uniform(2, 3), rng.uniform(-0.2, 0.3)
         dists = [scaled(NORMAL, 0.5), scaled(STUDENT, H_1)][: 1 + i % 2]
-        dists += [log_logistic(H_2, float(power), float(change)), STILL]
+        dists += [log_logistic(H_2, float(power), float(change)), UNCHANGED]
         level, slope = rng.normal(0, 0.4, len(dists)), rng.normal(0, 0.3, len(dists))
         alpha, low = mp.mpf(float(rng.uniform(0.8, 0.97))), float(rng.uniform(0.5, 1.5))
 
@@ -152,35 +152,35 @@ def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = Tru
     return equal(stated, exact, 1e-9)
 
 
-@check("T10", Method.ATTACKED, "(c) a part moves: order and equality at two lengths, exact counts", "of H", 0.05)
+@check("T10", Method.ATTACKED, "(c) a part changes: order and equality at two lengths, exact counts", "of H", 0.05)
 @near_miss("any gamma", any_gamma=True)
-@near_miss("also where the same share moves", ties=True)
+@near_miss("also where the same share changes", ties=True)
 def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False) -> Test:
-    """Distributions of a few values. gamma = H cuts the same share t of the moving ones, so t v(l) of all; gamma <= H
-    accepts less of the longer length if more of it moves and something is cut there, and the other way round."""
+    """Distributions of a few values. gamma = H clips the same share t of the changed ones, so t v(l) of all; gamma <= H
+    accepts less of the longer length if more of it changes and something is clipped there, and the other way round."""
     cases = []
     for _ in range(600):
-        dist, moving, still = Discrete.draw(rng), rng.integers(1, 5, 2).tolist(), rng.integers(0, 31, 2).tolist()
+        dist, changed, unchanged = Discrete.draw(rng), rng.integers(1, 5, 2).tolist(), rng.integers(0, 31, 2).tolist()
         c, (gamma, H) = rng.integers(1, 13, 2) / 8, rng.choice([0.0, 0.5, 1.0], 2)
         first = int(rng.integers(0, 4))
-        cases.append((dist, moving, still, c + 1 / 16, gamma, H, (first, first + int(rng.integers(1, 3)))))
+        cases.append((dist, changed, unchanged, c + 1 / 16, gamma, H, (first, first + int(rng.integers(1, 3)))))
 
     def broken(
-        x: float, dist: Discrete, moving: list[int], still: list[int], c: Floats, gamma: float, H: float, powers: Pair
+        x: float, dist: Discrete, changed: list[int], rest: list[int], c: Floats, gamma: float, H: float, powers: Pair
     ) -> bool:
         rule = Rule("power", c[0], c[1], gamma=gamma, drift="kl", outside="mask", on="engine")
-        kept_share, cut_moving, v = [], [], []
-        for power, copies, others in zip(powers, moving, still, strict=True):
+        kept_share, clipped_changed, v = [], [], []
+        for power, copies, others in zip(powers, changed, rest, strict=True):
             n = 4.0**power
-            R = np.append(dist.values * n ** (H + x), 0.0) - n / 8  # the last is still, at the band's centre
+            R = np.append(dist.values * n ** (H + x), 0.0) - n / 8  # the last is unchanged, at the band's centre
             weight = [*(copies * dist.weights).tolist(), others]
             kept = rule.apply(R, np.full(R.size, n), np.ones(R.size), -1 / 8).multiplier
             lost = sum(w for w, k in zip(weight, kept, strict=True) if not k)
             v.append(Fraction(sum(weight[:-1]), sum(weight)))
-            cut_moving.append(Fraction(lost, sum(weight[:-1])))
+            clipped_changed.append(Fraction(lost, sum(weight[:-1])))
             kept_share.append(1 - Fraction(lost, sum(weight)))
         (a_1, a_2), (v_1, v_2) = kept_share, v
-        unequal = gamma == H and any(a != 1 - s * cut_moving[0] for a, s in zip(kept_share, v, strict=True))
+        unequal = gamma == H and any(a != 1 - s * clipped_changed[0] for a, s in zip(kept_share, v, strict=True))
         if (v_1 < v_2 or (ties and v_1 == v_2)) and (gamma <= H or any_gamma) and a_2 < 1:
             return unequal or not a_1 > a_2
         if v_1 > v_2 and (gamma >= H or any_gamma) and a_1 < 1:
@@ -195,16 +195,16 @@ def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False)
 
 
 def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Floats:
-    """Return the share of all responses that a rule's band accepts at each length, of which the shares v move."""
+    """Return the share of all responses that a rule's band accepts at each length, of which the shares v change."""
     return v * accepted(rule, lengths, dist, H, -3e-4) + (1 - v)
 
 
 @check("T10", Method.CLOSED, "(c) by rules: LRE at gamma = H, alpha at the stated exponent", "of 1 - a and LRE", 1e-8)
-@near_miss("gamma = H + .25 cuts the moving alike", gamma_off=0.25)
-@near_miss("without the factor (1 - a_bar)/a_bar", of_moving=True)
+@near_miss("gamma = H + .25 clips the changed alike", gamma_off=0.25)
+@near_miss("without the factor (1 - a_bar)/a_bar", of_changed=True)
 @near_miss("gamma = H is fair", at_H=True)
-def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_moving: bool = False, at_H: bool = False) -> Test:
-    """Logistic, Student and skewed distributions of the moving responses; also a(l) = 1 - t v(l)."""
+def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool = False, at_H: bool = False) -> Test:
+    """Logistic, Student and skewed distributions of the changed responses; also a(l) = 1 - t v(l)."""
     found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
     for dist in (logistic, student, skewed):
         for H in (0.3, 0.5, 0.75):
@@ -212,7 +212,7 @@ def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_moving: bool =
             t = 1 - float(dist(c[1:], 1.0)[0] - dist(-c[:1], 1.0)[0])
             a = of_all(mask("power", c[0], c[1], H + gamma_off), lengths, dist, H, v)
             mean, lre, of_v = 1 - t * float(p @ v), theory.lre(p, a), theory.lre(p, v)
-            factor = 1.0 if of_moving else (1 - mean) / mean
+            factor = 1.0 if of_changed else (1 - mean) / mean
             found += [*(1 - a), lre.inf, lre.l1, lre.l2]
             stated += [*(t * v), *(factor * np.array([of_v.inf, of_v.l1, of_v.l2]))]
 
@@ -248,7 +248,7 @@ def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, li
 
 
 @check("T10", Method.ATTACKED, "(e) update acceptance of two signs under drop, exact counts", "of the upper edge", 0.2)
-@near_miss("alike only where both signs are cut alike", either=False)
+@near_miss("alike only where both signs are clipped alike", either=False)
 @near_miss("mask in the place of drop", outside="mask")
 def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "drop") -> Test:
     """Check T10 (e) on random distributions of S with three values for each sign of A.
@@ -269,7 +269,7 @@ def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "dro
         kept, ratio, wrong = [], [], False
         for power, (plus, minus, zero) in enumerate(copies.tolist()):
             n = 4.0 ** (1 + 2 * power)
-            S = np.concatenate([*atoms, atoms[0]]) * n**H  # A = 0 has the values of A > 0; no edge may cut it
+            S = np.concatenate([*atoms, atoms[0]]) * n**H  # A = 0 has the values of A > 0; no edge may clip it
             mass = np.concatenate([plus * weights[0], minus * weights[1], zero * weights[0]])
             lost = int(mass @ (rule.apply(S, np.full(9, n), np.repeat([1.0, -1.0, 0.0], 3)).multiplier == 0))
             of_sign = plus * total[0], minus * total[1]
@@ -285,8 +285,8 @@ def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "dro
     return test
 
 
-MOVES: Floats = np.linspace(0.35, 0.9, GRID.size)
-"""The share of responses that move at each length of ``GRID``."""
+CHANGED: Floats = np.linspace(0.35, 0.9, GRID.size)
+"""The share of responses that change at each length of ``GRID``."""
 
 
 @check(
@@ -296,17 +296,17 @@ MOVES: Floats = np.linspace(0.35, 0.9, GRID.size)
     "of a(l)",
     0.03,
 )
-@near_miss("share that moves ignored", v_ignored=True)
+@near_miss("share that changes ignored", v_ignored=True)
 @near_miss("mixture of the signs changes with the length", changes=0.4)
 @near_miss("another H for A < 0", hurst=0.53)
 def sqrt_band(
     rng: np.random.Generator, v_ignored: bool = False, changes: float = 0.0, hurst: float = 0.5, draws: int = 100_000
 ) -> Test:
-    """Skewed S where A > 0, normal where A < 0, the others still: the sqrt band accepts 1 - t v(l) of all, and of A !=
-    0 the same share at every length, as of each sign."""
-    n, v = np.broadcast_to(GRID, (draws, GRID.size)), np.ones(GRID.size) if v_ignored else MOVES
+    """Skewed S where A > 0, normal where A < 0, the others unchanged: the sqrt band accepts 1 - t v(l) of all, and of
+    A != 0 the same share at every length, as of each sign."""
+    n, v = np.broadcast_to(GRID, (draws, GRID.size)), np.ones(GRID.size) if v_ignored else CHANGED
     sign = np.where(rng.random(n.shape) < 0.6 + changes * np.linspace(-0.5, 0.5, GRID.size), 1.0, -1.0)
-    A = np.where(rng.random(n.shape) < MOVES, sign, 0.0)
+    A = np.where(rng.random(n.shape) < CHANGED, sign, 0.0)
     plus, minus = ScaledGamma(0.0, SIGMA, shape=2.0, sign=1), FractionalNoise(0.0, SIGMA, hurst=hurst)
     S = np.where(A > 0, plus.sample(rng, n), np.where(A < 0, minus.sample(rng, n), 0.0))
     applied = Rule("sqrt", 1.1 * SIGMA, 1.4 * SIGMA).apply(S, n, A)

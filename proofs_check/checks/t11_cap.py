@@ -254,7 +254,7 @@ def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
 @near_miss("plug-in", plug_in=True)
 @near_miss("tr Cov/(n - 1)", one_less=True)
 def price(rng: np.random.Generator, plug_in: bool = False, one_less: bool = False, prompts: int = 3) -> Test:
-    """The clipped update's mean squared error is |bias|^2 + tr Cov/n, and the mean of <d_i, d_j> over pairs of
+    """The clipped gradient's mean squared error is |bias|^2 + tr Cov/n, and the mean of <d_i, d_j> over pairs of
     different prompts is |bias|^2, for a policy whose rule clips enough."""
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)

@@ -155,8 +155,8 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 
 
 def true_update(chain: Chain, step: float = 1e-5) -> Floats:
-    """Return the true update, over responses that the sampler can draw: the gradient of the new policy's expected
-    advantage, computed by central differences.
+    """Return the unclipped gradient, over responses that the sampler can draw: that of the new policy's
+    expected advantage, computed by central differences.
     """
     A = np.where(chain.drawn, chain.advantages, 0.0)
     found = np.empty(chain.new.size)
@@ -191,7 +191,7 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 
     def test(x: float) -> Outcome:
         gaps = np.linalg.norm(np.array(errors) - (1 + x) * np.array(stated), axis=1) / np.array(sizes)
-        return holds(1e-6 - gaps, "of the true update")
+        return holds(1e-6 - gaps, "of the unclipped gradient")
 
     return test
 

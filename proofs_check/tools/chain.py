@@ -100,7 +100,7 @@ class Chain:
 
     @cached_property
     def staleness(self) -> Floats:
-        """Staleness D: log-probability under the old weights less that under the sampling weights, nats, (N,)."""
+        """Policy lag D: log-probability under the old weights less that under the sampling weights, nats, (N,)."""
         return self.token_log_ratios(self.old, self.sampling).sum(axis=1)
 
     @cached_property

@@ -148,7 +148,7 @@ class Bandit:
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
     def expected_advantage(self, new: Floats) -> float:
-        """Return the expected advantage of responses under the logits ``new``; its gradient is the true update."""
+        """Return the expected advantage of responses under the logits ``new``; its gradient is g."""
         return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
 
 

@@ -27,8 +27,8 @@ class Strata:
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def sine(self) -> float:
-        """Return the sine of the angle between true and clipped update, 1 if it is 90 degrees or more. It is computed
-        from the part of the clipped update across the true one, without ``fspo``: 1 - cosine^2 would lose digits.
+        """Return the sine of the angle between unclipped and clipped gradient, 1 if it is 90 degrees or more. It is
+        computed from the part of the clipped one across the other, without ``fspo``: 1 - cosine^2 would lose digits.
         """
         true, update = self.p @ self.g, self.p @ self.clipped
         along = float(true @ update) / float(true @ true)
@@ -38,10 +38,10 @@ class Strata:
 
 
 def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: bool = True) -> Strata:
-    """Return T7s's two strata, whose clipped and true update have the cosine sqrt(1 - rho^2).
+    """Return T7s's two strata, whose clipped and unclipped gradient have the cosine sqrt(1 - rho^2).
 
-    The true update is (1, 0), LRE_inf is ``eps``, and the error e has the norm rho and is orthogonal to the clipped
-    update, or to the true one if ``orthogonal`` is False (a near miss). The part ``inside`` of it is lost inside the
+    The unclipped gradient is (1, 0), LRE_inf is ``eps``, and the error e has the norm rho and is orthogonal to the
+    clipped one, or to (1, 0) if ``orthogonal`` is False (a near miss). The part ``inside`` of it is lost inside the
     strata, the rest by their unequal rates.
     """
     e = rho * (np.array([-rho, math.sqrt((1 - rho) * (1 + rho))]) if orthogonal else np.array([0.0, 1.0]))

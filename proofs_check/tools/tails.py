@@ -1,5 +1,4 @@
-"""Distributions of the excess X of moving responses (T10): tails near and far, mixtures, and tokens that rarely
-move."""
+"""Distributions of the excess X of changed responses (T10): tails near and far, and mixtures."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import mpmath as mp
 from scipy import optimize, special
 
 
-class Moving(NamedTuple):
-    """A distribution of X/L^H of the moving responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's
+class Changed(NamedTuple):
+    """A distribution of X/L^H of the changed responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's
     inverse."""
 
     tail: Callable[[Any], Any]
@@ -23,17 +22,17 @@ class Moving(NamedTuple):
         return mp.log(self.tail(mp.exp(t)))
 
 
-NORMAL = Moving(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
+NORMAL = Changed(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
 """|Z| with Z standard normal."""
-STUDENT = Moving(
+STUDENT = Changed(
     lambda x: 2 / mp.pi * (mp.atan(mp.sqrt(3) / x) - (x / mp.sqrt(3)) / (1 + x**2 / 3)),
     lambda p: float(special.stdtrit(3.0, (1 + p) / 2)),
 )
 """|Z| with Z a Student-t variable of 3 degrees of freedom."""
-LOGISTIC = Moving(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
+LOGISTIC = Changed(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
 """|Z| with Z logistic."""
-ONE_EDGE = Moving(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
-"""Z itself, logistic, for a band with one edge: half of the moving responses move away from it, F(0) = 1/2."""
+ONE_EDGE = Changed(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
+"""Z itself, logistic, for a band with one edge: half of the changed responses move away from it, F(0) = 1/2."""
 DISTRIBUTIONS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
@@ -55,7 +54,7 @@ class Component(NamedTuple):
     growth: Callable[[Any, Any], Any]
 
 
-def scaled(dist: Moving, H: float) -> Component:
+def scaled(dist: Changed, H: float) -> Component:
     """Return a component of which X/l^H has one distribution."""
     return Component(lambda z, q: dist.tail(q * mp.exp(-H * z)), lambda z, t: H)
 
@@ -73,7 +72,7 @@ def log_logistic(H: float, power: float, slope: float) -> Component:
     return Component(lambda z, q: 1 / (1 + (q * mp.exp(-H * z)) ** k(z)), growth)
 
 
-STILL = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
+UNCHANGED = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
 """Responses with X = 0, for which d g is 0."""
 
 

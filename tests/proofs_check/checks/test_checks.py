@@ -114,7 +114,7 @@ RULES = [
     ("T3", "wrong drift and a wrong scale"),
     ("T9", "by the formula without"),
     ("T9", "cosine .848"),
-    ("T10", "a part moves"),
+    ("T10", "a part changes"),
     ("T10", "by rules"),
     ("T10", "two signs"),
     ("T10", "each sign with"),
