@@ -3,7 +3,8 @@
 A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Two things
 show that it could have failed. Its near misses are false neighbours of the statement: one that passes is a
 failure of the suite. Its resolution is measured: evidence is gathered once and the statement is judged on it as it
-stands and made false by a number x, larger and larger; the resolution is the smallest x that is noticed.
+stands and made false by a number x, larger and larger, in one of its parts at a time; the resolution is the smallest x
+that is noticed in every part.
 """
 
 from __future__ import annotations
@@ -71,6 +72,42 @@ class Outcome:
 
 Test = Callable[[float], Outcome]
 """Judges a statement made false by a number x >= 0 on evidence that was gathered before; x = 0 is the statement."""
+
+
+def worst(*outcomes: Outcome) -> Outcome:
+    """Return, of several outcomes, one whose margin is NaN, or else the one with the smallest margin; of p-values the
+    least, times their number.
+    """
+    p_values = [outcome.p_value for outcome in outcomes if outcome.p_value is not None]
+    if p_values:
+        if len(p_values) < len(outcomes):
+            raise UserError("a p-value and a margin cannot be judged together")
+        p = math.nan if any(map(math.isnan, p_values)) else min(1.0, len(p_values) * min(p_values))
+        return Outcome(p_value=p, note="; ".join(outcome.note for outcome in outcomes))
+    undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
+    return undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A test of several statements, the parts, that must hold together. ``on_error``: the margin where one raises."""
+
+    tests: tuple[Test, ...]
+    on_error: float = -math.inf
+
+    def __call__(self, x: float, alone: int | None = None) -> Outcome:
+        """Judge all parts made false by x, or the part number ``alone`` by x and the others as they stand."""
+        try:
+            return worst(*(one(x if alone in (None, i) else 0.0) for i, one in enumerate(self.tests)))
+        except Exception as error:  # an exception in one check must not lose the report on the other checks
+            return failed(error, self.on_error)
+
+
+def failed(error: Exception, margin: float) -> Outcome:
+    """Return the outcome of a check that raised an exception."""
+    return Outcome(margin, "exception", note=f"{type(error).__name__}: {error}")
+
+
 Function = Callable[[np.random.Generator], "Test | Outcome"]
 """Gathers evidence with random numbers; returns the test of a statement, or an outcome that has no x."""
 
@@ -231,27 +268,15 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
     return Raw(index, outcome, near_misses, time.perf_counter() - start, found)
 
 
-def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Test:
+def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Parts:
     """Gather a check's evidence and return its test, which raises nothing: an exception becomes a margin."""
-
-    def failed(error: Exception) -> Outcome:
-        return Outcome(margin=on_error, unit="exception", note=f"{type(error).__name__}: {error}")
-
     try:
         found = run(rng)
-    except Exception as error:  # an exception in one check must not lose the report on the other checks
-        outcome = failed(error)
-        return lambda x: outcome
+    except Exception as error:
+        found = failed(error, on_error)
     if isinstance(found, Outcome):
-        return lambda x: found
-
-    def test(x: float) -> Outcome:
-        try:
-            return found(x)
-        except Exception as error:
-            return failed(error)
-
-    return test
+        return Parts((lambda x: found,))
+    return Parts(found.tests if isinstance(found, Parts) else (found,), on_error)
 
 
 def noticed(test: Test, x: float) -> bool:
@@ -260,15 +285,17 @@ def noticed(test: Test, x: float) -> bool:
     return judge(outcome, None if outcome.p_value is None else FAMILY * outcome.p_value) is Verdict.FAIL
 
 
-def resolution(test: Test) -> float:
-    """Return the smallest of `SIZES` by which a statement can be made false so that its test fails; infinity if none.
-
-    It is found by bisection, as if all larger sizes were noticed too.
+def resolution(test: Parts) -> float:
+    """Return the smallest of `SIZES` by which each part alone can be made false so that the test fails; infinity if
+    none. It is found by bisection, as if all larger sizes were noticed too.
     """
-    low, high = -1, len(SIZES)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if noticed(test, SIZES[middle]) else (middle, high)
+    high = 0
+    for part in range(len(test.tests)):
+        low, top = high - 1, len(SIZES)
+        while top - low > 1:
+            middle = (low + top) // 2
+            low, top = (low, middle) if noticed(partial(test, alone=part), SIZES[middle]) else (middle, top)
+        high = top
     return SIZES[high] if high < len(SIZES) else math.inf
 
 

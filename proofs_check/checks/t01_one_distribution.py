@@ -22,6 +22,7 @@ from proofs_check.tools.distributions import (
     Cdf,
     Discrete,
     accepted,
+    band_counts,
     logistic,
     mask,
     normal,
@@ -29,7 +30,6 @@ from proofs_check.tools.distributions import (
     skewed,
     student,
 )
-from proofs_check.tools.sampling import band_counts
 from proofs_check.tools.settings import GRID, LENGTHS, MU, SIGMA
 
 

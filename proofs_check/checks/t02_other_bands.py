@@ -12,9 +12,8 @@ from fspo import theory
 from fspo.rules import Rule, preset
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import GaussianTokens
-from proofs_check.tools.compare import all_of, close, holds, shares
-from proofs_check.tools.distributions import Discrete, normal_share
-from proofs_check.tools.sampling import band_counts
+from proofs_check.tools.compare import beside, close, holds, shares
+from proofs_check.tools.distributions import Discrete, band_counts, normal_share
 from proofs_check.tools.settings import DIGITS, MU, SIGMA
 
 
@@ -51,7 +50,7 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
     def limit(x: float) -> Outcome:
         return close(ratios, np.array(pairs) ** (power + x) * factors, 1e-6)
 
-    return all_of(lambda x: holds(np.array(steps) - 1e-13, "least step"), limit)
+    return beside(limit, holds(np.array(steps) - 1e-13, "least step"))
 
 
 @check("T2", Method.CLOSED, "(b) limits 1, 1/2, 0 of the linear band", "of the threshold", 1e-6)

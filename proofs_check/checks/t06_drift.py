@@ -9,7 +9,7 @@ import numpy as np
 from fspo import theory
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import CHAIN
-from proofs_check.tools.compare import equal, holds, mean_is
+from proofs_check.tools.compare import beside, equal, holds, mean_is
 from proofs_check.tools.policy import make_bandit
 
 
@@ -54,13 +54,16 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
-    """(b) there: the centre is within .01 standard deviations of the mean of S, whose distribution is nearly normal. x:
-    of the variance.
+    """(b) there: the centre is within .01 standard deviations of the mean of S, whose distribution is nearly normal;
+    the page's digits of this and of -KL a token. x: of the variance.
     """
     del rng
     lengths = np.array([10, 100, 1_000])
     given = CHAIN.given(lengths)
     mean, var, ratio = (np.array([getattr(one, name) for one in given]) for name in ("mean", "variance", "ratio"))
+    far = np.abs(CHAIN.kl_per_token() * lengths + mean) / np.sqrt(var)
+    near = np.abs(theory.fair_centre(ratio, var) - mean) / np.sqrt(var)
+    gaps = [*(0.05 - np.abs(far[1:] - [3.1, 7.1])), *(5e-4 - np.abs(near[1:] - [0.002, 0.008]))]
 
     def test(x: float) -> Outcome:
         centre = theory.fair_centre(ratio, var * (1 + x))
@@ -68,7 +71,7 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
         off = np.abs(centre - mean) / np.sqrt(var)
         return holds(0.01 - off, "standard deviations", note=f"off by at most {np.max(off):.1g} standard deviations")
 
-    return test
+    return beside(test, holds(gaps, "half a digit"))
 
 
 @check("T6", Method.CLOSED, "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)", "of k", 1e-10)

@@ -18,23 +18,10 @@ from fspo.rules import Rule
 from fspo.theory import Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import FractionalNoise, ScaledGamma
+from proofs_check.tools import tails
 from proofs_check.tools.compare import alike, all_of, beside, equal, holds, shares
 from proofs_check.tools.distributions import Cdf, Discrete, accepted, logistic, mask, skewed, student
 from proofs_check.tools.settings import DIGITS, GRID, SIGMA
-from proofs_check.tools.tails import (
-    DISTRIBUTIONS,
-    FAR_TAILS,
-    NORMAL,
-    STUDENT,
-    UNCHANGED,
-    Changed,
-    FarTail,
-    Mixture,
-    in_steps,
-    inverse,
-    log_logistic,
-    scaled,
-)
 
 Pair = tuple[float, float]
 
@@ -60,7 +47,7 @@ def drawn_pair(rng: np.random.Generator, quantile: Callable[[float], float]) -> 
             return v, lengths, alpha, H
 
 
-def root_of_equal_acceptance(dist: Changed, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
+def equal_acceptance(dist: tails.Changed, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
     """Return the exponent gamma at which two lengths have the acceptance ``alpha``, by bisection with 50 digits: for
     each gamma the range f is set so that the band accepts alpha at the first length. No quantile is used."""
     with mp.workdps(DIGITS):
@@ -82,11 +69,11 @@ def root_of_equal_acceptance(dist: Changed, v: Floats | Pair, lengths: Floats | 
 def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bool = False) -> Test:
     """Light and heavy tails, two edges and one. The exponent is above H exactly if more of the longer change."""
     roots, stated, signs = [], [], []
-    for dist in DISTRIBUTIONS:
+    for dist in tails.DISTRIBUTIONS:
         for _ in range(3):
             v, lengths, alpha, H = drawn_pair(rng, dist.quantile)
-            roots.append(root_of_equal_acceptance(dist, v, lengths, alpha, H))
-            quantile = NORMAL.quantile if normal else dist.quantile
+            roots.append(equal_acceptance(dist, v, lengths, alpha, H))
+            quantile = tails.NORMAL.quantile if normal else dist.quantile
             stated.append(fair_exponent(quantile, np.ones(2) if v_ignored else v, lengths, alpha, H))
             signs.append((roots[-1] - H) * np.sign(v[1] - v[0]))
     return beside(equal(stated, roots, 1e-9), holds(signs, "exponent less H, in the direction of v"))
@@ -100,18 +87,25 @@ BETWEEN: Pair = (16.0, 128.0)
 @check("T10", Method.CLOSED, "the page's digits of unchanged responses", "of the exponents", 2e-3)
 @near_miss("42 % change at 16 tokens", changed=(0.42, 0.8))
 @near_miss("H", at_H=True)
-def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = False) -> Test:
-    """Also: at 60 % there is no exponent, and just above it grows by log(1000)/log(8) where alpha - .6 is a thousandth;
-    for Student's distribution the limit is H + beta/3."""
+@near_miss("F(0) = 0 for one edge", at_0=0.0)
+def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = False, at_0: float = 0.5) -> Test:
+    """Also: an exponent exists where alpha exceeds what every band accepts at one length, 60 % for two edges and 80 %
+    for one, F(0) = 1/2; just above it grows by log(100)/log(8) where the excess is a hundredth; for Student's
+    distribution the limit is H + beta/3. x: of the exponents, of 1 - F(0)."""
     del rng
     alphas = (0.75, 0.85, 0.95, 0.99)
-    exact = [0.5 if at_H else root_of_equal_acceptance(NORMAL, changed, BETWEEN, alpha, 0.5) for alpha in alphas]
+    exact = [0.5 if at_H else equal_acceptance(tails.NORMAL, changed, BETWEEN, alpha, 0.5) for alpha in alphas]
     printed = np.array([0.849, 0.690, 0.593, 0.552])
-    edge = [fair_exponent(NORMAL.quantile, CHANGING, BETWEEN, 0.6 + e, 0.5) for e in (0.0, 1e-4, 1e-7, 1e-10)]
-    far = fair_exponent(STUDENT.quantile, CHANGING, BETWEEN, 1 - 1e-9, 0.5)
-    gaps = np.append(np.diff(edge[1:]) - math.log(1000) / math.log(8), far - 0.5 - math.log(2) / (3 * math.log(8)))
-    fixed = holds([*(5e-4 - np.abs(gaps)), 0.0 if math.isnan(edge[0]) else -1.0], "exponent")
-    return beside(lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "half a digit"), fixed)
+    far = fair_exponent(tails.STUDENT.quantile, CHANGING, BETWEEN, 1 - 1e-9, 0.5)
+    gaps, least, none = [far - 0.5 - math.log(2) / (3 * math.log(8))], [], []
+    for dist in (tails.NORMAL, tails.ONE_EDGE):
+        least.append(1 - CHANGING[0] * float(dist.tail(mp.mpf(10) ** -40)))
+        found = [fair_exponent(dist.quantile, CHANGING, BETWEEN, least[-1] + e, 0.5) for e in (-1e-9, 1e-5, 1e-7, 1e-9)]
+        gaps += [*(np.diff(found[1:]) - math.log(100) / math.log(8))]
+        none.append(0.0 if math.isnan(found[0]) else -1.0)
+    shown = lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "half a digit")  # noqa: E731
+    border = equal([CHANGING[0], CHANGING[0] * (1 - at_0)], 1 - np.array(least), 1e-9)
+    return all_of(beside(shown, holds([*(5e-4 - np.abs(gaps)), *none], "exponent")), border)
 
 
 @check("T10", Method.CLOSED, "(b) mixtures: the two terms against the slope of the quantile", "of the exponent", 1e-8)
@@ -125,14 +119,14 @@ def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = Tru
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for i in range(8):
         (H_1, H_2), power, change = rng.uniform(0.3, 0.8, 2).tolist(), rng.uniform(2, 3), rng.uniform(-0.2, 0.3)
-        dists = [scaled(NORMAL, 0.5), scaled(STUDENT, H_1)][: 1 + i % 2]
-        dists += [log_logistic(H_2, float(power), float(change)), UNCHANGED]
+        dists = [tails.scaled(tails.NORMAL, 0.5), tails.scaled(tails.STUDENT, H_1)][: 1 + i % 2]
+        dists += [tails.log_logistic(H_2, float(power), float(change)), tails.UNCHANGED]
         level, slope = rng.normal(0, 0.4, len(dists)), rng.normal(0, 0.3, len(dists))
         alpha, low = mp.mpf(float(rng.uniform(0.8, 0.97))), float(rng.uniform(0.5, 1.5))
 
-        made = Mixture(dists, level.tolist(), slope.tolist(), 1 - alpha)
+        made = tails.Mixture(dists, level.tolist(), slope.tolist(), 1 - alpha)
 
-        def local(z: Any, made: Mixture = made) -> float:
+        def local(z: Any, made: tails.Mixture = made) -> float:
             q, shares_of = mp.exp(made.log_quantile(z)), made.shares(z)
             tails = [one.tail(z, q) for one in made.dists]
             d = [-mp.diff(lambda y, one=one: one.tail(z, y), q) for one in made.dists]
@@ -159,10 +153,10 @@ def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False)
     """Distributions of a few values. gamma = H clips the same share t of the changed ones, so t v(l) of all; gamma <= H
     accepts less of the longer length if more of it changes and something is clipped there, and the other way round."""
     cases = []
-    for _ in range(600):
+    for i in range(600):
         dist, changed, unchanged = Discrete.draw(rng), rng.integers(1, 5, 2).tolist(), rng.integers(0, 31, 2).tolist()
         c, (gamma, H) = rng.integers(1, 13, 2) / 8, rng.choice([0.0, 0.5, 1.0], 2)
-        first = int(rng.integers(0, 4))
+        first, c[0] = int(rng.integers(0, 4)), c[0] if i % 3 else 1e6  # a far lower edge: F(0) > 0
         cases.append((dist, changed, unchanged, c + 1 / 16, gamma, H, (first, first + int(rng.integers(1, 3)))))
 
     def broken(
@@ -194,6 +188,11 @@ def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False)
     return test
 
 
+def jumping(z: Floats, length: float) -> Floats:
+    """Return a distribution function with a jump of .7 at 1, beside a logistic one."""
+    return 0.7 * (z >= 1) + 0.3 * logistic(z, length)
+
+
 def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Floats:
     """Return the share of all responses that a rule's band accepts at each length, of which the shares v change."""
     return v * accepted(rule, lengths, dist, H, -3e-4) + (1 - v)
@@ -203,10 +202,14 @@ def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Float
 @near_miss("gamma = H + .25 clips the changed alike", gamma_off=0.25)
 @near_miss("without the factor (1 - a_bar)/a_bar", of_changed=True)
 @near_miss("gamma = H is fair", at_H=True)
-def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool = False, at_H: bool = False) -> Test:
+@near_miss("a distribution that jumps over alpha", dists=(jumping,))
+def by_rules(
+    rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool = False, at_H: bool = False,
+    dists: tuple[Cdf, ...] = (logistic, student, skewed),
+) -> Test:  # fmt: skip
     """Logistic, Student and skewed distributions of the changed responses; also a(l) = 1 - t v(l)."""
     found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
-    for dist in (logistic, student, skewed):
+    for dist in dists:
         for H in (0.3, 0.5, 0.75):
             p, v, c = rng.dirichlet(np.ones(5)), rng.uniform(0.2, 1.0, 5), rng.uniform(0.5, 2.0, 2)
             t = 1 - float(dist(c[1:], 1.0)[0] - dist(-c[:1], 1.0)[0])
@@ -216,7 +219,8 @@ def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool 
             found += [*(1 - a), lre.inf, lre.l1, lre.l2]
             stated += [*(t * v), *(factor * np.array([of_v.inf, of_v.l1, of_v.l2]))]
 
-            quantile = inverse(lambda x, dist=dist, c=c: float(dist(c[1:] * x, 1.0)[0] - dist(-c[:1] * x, 1.0)[0]))
+            inside = lambda x, dist=dist, c=c: float(dist(c[1:] * x, 1.0)[0] - dist(-c[:1] * x, 1.0)[0])  # noqa: E731
+            quantile = tails.inverse(inside)
             pair, ends, alpha, _ = drawn_pair(rng, quantile)
             gamma = H if at_H else fair_exponent(quantile, pair, ends, alpha, H)
             if 0 <= gamma <= 2:
@@ -228,12 +232,12 @@ def by_rules(rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool 
 
 @check("T10", Method.CLOSED, "(d) limits as alpha tends to 1, down to 1 - alpha = e^(-10^8)", "of beta", 5e-3)
 @near_miss("limit H for tails like x^-k", light=True)
-@near_miss("limit of x^-3 for the normal tail", tails={"normal": FAR_TAILS["normal"]._replace(k=3.0)})
-@near_miss("lighter than any power is enough", tails={"in steps": FarTail(in_steps, math.inf)})
-def limits(rng: np.random.Generator, tails: dict[str, FarTail] | None = None, light: bool = False) -> Test:
+@near_miss("limit of x^-3 for the normal tail", of={"normal": tails.FAR_TAILS["normal"]._replace(k=3.0)})
+@near_miss("lighter than any power is enough", of={"in steps": tails.FarTail(tails.in_steps, math.inf)})
+def limits(rng: np.random.Generator, of: dict[str, tails.FarTail] | None = None, light: bool = False) -> Test:
     """(gamma_alpha - H)/beta comes ever nearer to 1/k, and is within a thousandth of it at the end."""
     paths = []
-    for tail in (tails or FAR_TAILS).values():
+    for tail in (of or tails.FAR_TAILS).values():
         for v in (rng.uniform(0.2, 0.5), rng.uniform(0.6, 1.0)), (rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)):
             with mp.workdps(2 * DIGITS):
                 logs = [mp.log(mp.mpf(share)) for share in v]

@@ -16,7 +16,7 @@ from proofs_check.models import AutoregressiveTokens, FractionalNoise, GaussianT
 from proofs_check.models.base import TokenModel
 from proofs_check.tools.chain import SAMPLERS, Chain, make_chain, truncated
 from proofs_check.tools.compare import all_of, at_most, beside, equal, holds, means, shares, within
-from proofs_check.tools.policy import all_responses, next_symbol, scores, token_log_probs
+from proofs_check.tools.policy import all_responses, next_symbol, scores, slopes, token_log_probs
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -154,20 +154,6 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
     return between, inside, bound
 
 
-def true_update(chain: Chain, step: float = 1e-5) -> Floats:
-    """Return the unclipped gradient, over responses that the sampler can draw: that of the new policy's
-    expected advantage, computed by central differences.
-    """
-    A = np.where(chain.drawn, chain.advantages, 0.0)
-    found = np.empty(chain.new.size)
-    for i in range(found.size):
-        shift = np.zeros(chain.new.size)
-        shift[i] = step
-        ends = (chain.probability(chain.new + sign * shift.reshape(chain.new.shape)) @ A for sign in (1.0, -1.0))
-        found[i] = (next(ends) - next(ends)) / (2 * step)
-    return found
-
-
 @check("T13", Method.ENUMERATED, "(d) bias of three corrections and none by finite differences", "of the bias", 1e-3)
 @near_miss("sign reversed", sign=-1.0)
 @near_miss("weight e^S dropped", weighted=False)
@@ -178,11 +164,12 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
     errors, stated, sizes = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
-        truth, on = true_update(chain), chain.drawn
+        A, on = chain.advantages, chain.drawn
+        truth = slopes(lambda theta, chain=chain, on=on, A=A: float(chain.probability(theta)[on] @ A[on]), chain.new)
         for name in ("none", *RANGES):
             f = kept_factor(chain, name)
-            u = (np.exp(chain.update) * chain.advantages)[:, None] * chain.psi
-            rest = u if weighted else chain.advantages[:, None] * chain.psi
+            u = (np.exp(chain.update) * A)[:, None] * chain.psi
+            rest = u if weighted else A[:, None] * chain.psi
             lost = sign * (f - np.exp(chain.staleness + chain.engine))
             parts = bias_parts(chain.p_draw[on], chain.lengths[on], lost[on], rest[on])
             errors.append((chain.p_draw * f) @ u - truth)
@@ -225,7 +212,8 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
         start = np.full((len(symbol), 1), chain.draw.shape[1] - 1)
         previous, position = np.concatenate([start, symbol[:, :-1]], axis=1), np.arange(symbol.shape[1])
         Q, parts = next_symbol(chain.draw), []
-        for top, bottom in ((chain.new, chain.old), (chain.old, chain.sampling), (chain.sampling, chain.draw)):
+        new = chain.new - 40.0 * (rng.random(chain.new.shape) < 0.1)  # tokens that nearly lose their finite moments
+        for top, bottom in ((new, chain.old), (chain.old, chain.sampling), (chain.sampling, chain.draw)):
             with np.errstate(invalid="ignore", divide="ignore"):
                 table = np.where(Q > 0, np.log(next_symbol(top)) - np.log(next_symbol(bottom)), 0.0)
             if centred:
@@ -281,11 +269,11 @@ def first_use(
 @near_miss("threshold like sqrt(l)", root=True)
 @near_miss("one threshold is fair", one=True)
 def largest_token(
-    rng: np.random.Generator, dependent: bool = False, root: bool = False, one: bool = False, draws: int = 10_000
+    rng: np.random.Generator, dependent: bool = False, root: bool = False, one: bool = False, draws: int = 20_000
 ) -> Test:
     """Independent normal and Student-t tokens through one threshold, and through that which a token passes with
     probability 1 - alpha^(1/l); AR(1) tokens and fractional noise: a(l) between 1 - l q and 1 - q."""
-    lengths, alpha, q, tests = np.array([4, 16, 64, 128]), 0.8, 0.004, []
+    lengths, alpha, q, tests, between = np.array([4, 16, 64, 128]), 0.8, 0.004, [], []
 
     def kept(model: TokenModel, thresholds: Floats) -> list[int]:
         pairs = zip(lengths.tolist(), thresholds, strict=True)
@@ -301,6 +289,5 @@ def largest_token(
         tests.append(shares(kept(model, np.full(4, dist.isf(q))), draws, (1 - q) ** lengths))
         tests.append(shares(kept(model, used), draws, np.full(4, alpha)))
     for model in (AutoregressiveTokens(0.0, 3.0, 0.8), FractionalNoise(0.0, 1.0, hurst=0.65)):
-        counts = kept(model, np.full(4, stats.norm.isf(q)))
-        tests.append(lambda x, counts=counts: within(counts, draws, 1 - lengths * q, 1 - q))
-    return all_of(*tests)
+        between.append(within(kept(model, np.full(4, stats.norm.isf(q))), draws, 1 - lengths * q, 1 - q))
+    return beside(all_of(*tests), *between)

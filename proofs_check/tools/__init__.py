@@ -1,3 +1,1 @@
-"""Tools of the checks: ball arithmetic (numbers with proved error bounds), comparisons, searches for counterexamples,
-counts of accepted draws, and a small policy.
-"""
+"""Tools of the checks: comparisons, distributions, small policies, and strata."""

@@ -4,12 +4,11 @@ by a number x (`frame.Test`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from proofs_check.frame import Outcome, Test
+from proofs_check.frame import Outcome, Parts, Test, worst
 
 TINY = 1e-300
 
@@ -33,26 +32,14 @@ def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") ->
     return Outcome(float(np.min(slack)) + rounding, unit, note=note)
 
 
-def worst(*outcomes: Outcome, note: str = "") -> Outcome:
-    """Return, of several outcomes, one whose margin is NaN, or else the one with the smallest margin."""
-    undecided = [outcome for outcome in outcomes if math.isnan(outcome.margin)]
-    found = undecided[0] if undecided else min(outcomes, key=lambda outcome: outcome.margin)
-    return Outcome(found.margin, found.unit, note=note or found.note)
-
-
 def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Outcome:
     """Test counts of independent events against stated probabilities: binomial tests, Bonferroni-corrected.
 
     Parameters
     ----------
     counts, trials, expected : arrays (K,)
-        Successes, trials and stated probabilities.
-
-    Returns
-    -------
-    Outcome
-        With p-value NaN where a stated probability is NaN, and 0 where one lies outside [0, 1] by more than
-        rounding.
+        Successes, trials and stated probabilities. The p-value is NaN where one of these is NaN, and 0 where one lies
+        outside [0, 1] by more than rounding: it is false whatever the counts are.
     """
     from scipy.stats import binom
 
@@ -60,8 +47,6 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Ou
     inside = np.clip(expected, 0, 1)
     tails = np.minimum(binom.cdf(counts, trials, inside), binom.sf(counts - 1, trials, inside))
     p_value = bonferroni(2 * tails)
-    # A stated probability outside [0, 1] is false whatever the counts are. A stated NaN is not caught here: its p-value
-    # is NaN already.
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
     observed = counts / trials
@@ -87,12 +72,6 @@ def bonferroni(p_values: ArrayLike) -> float:
     """Return the least of several p-values, multiplied by their number; NaN if one of them is NaN."""
     p_values = np.asarray(p_values, np.float64)
     return float(np.minimum(1.0, p_values.size * np.min(p_values)))
-
-
-def together(outcomes: Sequence[Outcome], note: str = "") -> Outcome:
-    """Combine the outcomes of several tests on simulated data: the least of their p-values, Bonferroni-corrected."""
-    p_values = [math.nan if one.p_value is None else one.p_value for one in outcomes]
-    return Outcome(p_value=bonferroni(p_values), note=note)
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) -> Outcome:
@@ -131,16 +110,16 @@ def equal(stated: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "")
     return lambda x: close(stated * (1 + x), exact, tolerance, note)
 
 
-def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, note: str = "") -> Test:
+def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: ArrayLike = "") -> Parts:
     """Test that values are at most bounds > 0; x makes the bounds smaller by the part x. Margin: the least relative
-    slack, plus ``rounding``."""
-    values, bounds = np.asarray(values, np.float64), np.asarray(bounds, np.float64)
-    nearest = f"largest value {float(np.max(values / bounds)):.9f} of its bound"
+    slack, plus ``rounding``. Values of one ``kind`` are one part."""
+    part, kinds = np.asarray(values, np.float64) / np.asarray(bounds, np.float64), np.asarray(kind)
 
-    def test(x: float) -> Outcome:
-        return holds(1 - values / (bounds * max(1 - x, TINY)), "1 - value/bound", rounding, note or nearest)
+    def test(part: np.ndarray) -> Test:
+        note = f"largest value {float(np.max(part)):.9f} of its bound"
+        return lambda x: holds(1 - part / max(1 - x, TINY), "1 - value/bound", rounding, note)
 
-    return test
+    return Parts(tuple(test(part[kinds == one]) for one in np.unique(kinds)))
 
 
 def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:
@@ -161,18 +140,12 @@ def means(samples: np.ndarray, stated: ArrayLike) -> Test:
     return lambda x: mean_is(samples, stated * (1 + x))
 
 
-def all_of(*tests: Test, note: str = "") -> Test:
-    """Test that several statements hold, with one x for all: the worst margin, or a corrected p-value."""
-
-    def test(x: float) -> Outcome:
-        found = [one(x) for one in tests]
-        if found[0].p_value is None:
-            return worst(*found, note=note)
-        return together(found, note or "; ".join(one.note for one in found))
-
-    return test
+def all_of(*tests: Test) -> Parts:
+    """Test that several statements hold: the worst margin, or a corrected p-value."""
+    return Parts(tuple(part for one in tests for part in (one.tests if isinstance(one, Parts) else (one,))))
 
 
-def beside(test: Test, fixed: Outcome) -> Test:
-    """Test a statement with an x and, beside it, an outcome that has none and must hold too."""
-    return lambda x: fixed if not fixed.margin >= 0 else test(x)
+def beside(test: Test, *fixed: Outcome) -> Parts:
+    """Test a statement with an x and, beside it, outcomes that have none and must hold too."""
+    first, *rest = all_of(test).tests
+    return Parts((lambda x: worst(first(x), *fixed), *rest))

@@ -16,6 +16,7 @@ from scipy import special
 
 from fspo.rules import Rule
 from fspo.theory import Floats
+from proofs_check.models.base import LogRatioModel, matching_means
 from proofs_check.tools.settings import DIGITS
 
 Cdf = Callable[[Floats, float], Floats]
@@ -67,6 +68,16 @@ def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floa
             for l, h, n in zip(lo, hi, lengths, strict=True)
         ]
     )
+
+
+def band_counts(
+    rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
+) -> np.ndarray:
+    """Draw S ``draws`` times for each length; return how many of each lie in the band, as ``rule.apply`` says."""
+    n = np.broadcast_to(lengths, (draws, lengths.size))
+    m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
+    applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
+    return applied.in_band.sum(axis=0)
 
 
 def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:

@@ -7,6 +7,7 @@ so the checks test statements about the update on a real policy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -77,6 +78,12 @@ def scores(theta: Floats, responses: PolicyResponses) -> Floats:
         psi[rows[on], t, previous[on, t]] -= pi[t, previous[on, t]]
         psi[rows[on], t, previous[on, t], symbol[on, t]] += 1.0
     return psi.reshape(responses.lengths.size, -1)
+
+
+def slopes(f: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> Floats:
+    """Return the gradient of f at the logits ``theta`` by central differences, (theta.size,)."""
+    ends = step * np.eye(theta.size).reshape(-1, *theta.shape)
+    return np.array([f(theta + end) - f(theta - end) for end in ends]) / (2 * step)
 
 
 def _states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -17,10 +17,6 @@ class Changed(NamedTuple):
     tail: Callable[[Any], Any]
     quantile: Callable[[float], float]
 
-    def log_tail(self, t: Any) -> Any:
-        """Return log(1 - F) at e^t."""
-        return mp.log(self.tail(mp.exp(t)))
-
 
 NORMAL = Changed(lambda x: mp.erfc(x / mp.sqrt(2)), lambda p: float(special.ndtri((1 + p) / 2)))
 """|Z| with Z standard normal."""

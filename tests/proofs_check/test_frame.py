@@ -11,7 +11,7 @@ from statsmodels.stats.multitest import multipletests
 from fspo.base.errors import UserError
 from proofs_check import frame
 from proofs_check.catalogue import CHECKS
-from proofs_check.frame import Check, Method, Outcome, Verdict, exit_status, holm, judge, select
+from proofs_check.frame import Check, Method, Outcome, Parts, Verdict, exit_status, holm, judge, select
 from proofs_check.run import run_checks
 
 
@@ -152,15 +152,15 @@ def test_bad_requests_name_the_cure():
         run_checks([check(margin(1.0)), check(margin(1.0))])
 
 
-def seen_from(size: float, sees: float = math.inf) -> Check:
-    """A check that notices its statement made false by ``size`` or more."""
-    run = lambda rng: lambda x: Outcome(1.0 if x < size else -1.0, "unit")  # noqa: E731
+def seen_from(*sizes: float, sees: float = math.inf) -> Check:
+    """A check of several statements that notices each made false by its size or more."""
+    run = lambda rng: Parts(tuple(lambda x, y=y: Outcome(1.0 if x < y else -1.0, "unit") for y in sizes))  # noqa: E731
     return Check("T1", Method.CLOSED, "a", run, {"near miss": margin(-1.0)}, "of a", sees)
 
 
-def test_the_resolution_is_the_smallest_size_that_is_noticed():
-    for size, found in ((1.0, 1.0), (2e-7, 2e-7), (1.5e-7, 2e-7), (1e-20, frame.SIZES[0])):
-        (row,) = run_checks([seen_from(size)])
+def test_the_resolution_is_the_smallest_size_that_is_noticed_in_every_part():
+    for sizes, found in (((1.0,), 1.0), ((2e-7,), 2e-7), ((1.5e-7, 1e-3, 1e-9), 1e-3), ((1e-20,), frame.SIZES[0])):
+        (row,) = run_checks([seen_from(*sizes)])
         assert (row.verdict, row.resolution) == (Verdict.PASS, found)
     (row,) = run_checks([seen_from(2.0)])
     assert row.resolution == math.inf
@@ -180,9 +180,7 @@ def test_the_resolution_of_p_values_holds_in_the_largest_family():
 
 
 def test_an_exception_while_it_is_made_false_is_no_pass():
-    def run(rng):
-        return lambda x: boom(rng) if x else Outcome(1.0, "unit")
-
+    run = lambda rng: lambda x: boom(rng) if x else Outcome(1.0, "unit")  # noqa: E731
     (row,) = run_checks([Check("T1", Method.CLOSED, "a", run, {"near miss": margin(-1.0)}, "of a")])
     assert row.verdict is Verdict.PASS
     assert row.resolution == frame.SIZES[0]

@@ -5,6 +5,7 @@ or a rule that is broken on purpose.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,8 @@ def test_check_passes_and_its_near_misses_and_its_resolution_fail(check):
     if check.false:
         found = resolution(test)
         assert found <= check.sees
-        assert all(noticed(test, min(1.0, found * factor)) for factor in (1, 2, 5, 25))
+        parts = [partial(test, alone=part) for part in range(len(test.tests))]
+        assert all(noticed(part, min(1.0, found * factor)) for part in parts for factor in (1, 2, 5, 25))
 
 
 def test_every_statement_has_a_title_and_two_methods_that_run_everywhere():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from proofs_check.frame import Verdict, judge
-from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, within, worst
+from proofs_check.frame import Verdict, judge, worst
+from proofs_check.tools.compare import close, frequencies, holds, homogeneous, mean_is, within
 
 
 def test_close_margin_is_decades_below_the_tolerance():
