@@ -86,6 +86,8 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) 
         return Outcome(p_value=math.nan, note="all or none accepted")
     shape = np.asarray(pattern, np.float64)
     pooled = counts.sum() / np.sum(trials * shape) * shape
+    if np.max(pooled) > 1:
+        return Outcome(p_value=0.0, note="the pattern asks for a probability above 1")
     statistic = float(np.sum((counts - pooled * trials) ** 2 / (pooled * (1 - pooled) * trials)))
     note = f"frequencies {observed.min():.4f} to {observed.max():.4f}"
     return Outcome(p_value=float(chi2.sf(statistic, counts.size - 1)), note=note)

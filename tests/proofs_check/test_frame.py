@@ -126,8 +126,7 @@ def test_seed_reproduces_rows_and_selection_does_not_change_them():
 
     checks = [check(draw, name="a"), check(draw, name="b")]
     first, again = run_checks(checks, seed=7), run_checks(checks, seed=7)
-    alone = run_checks(checks[1:], seed=7)
-    other = run_checks(checks, seed=8)
+    alone, other = run_checks(checks[1:], seed=7), run_checks(checks, seed=8)
     assert [row.margin for row in first] == [row.margin for row in again]
     assert alone[0].margin == first[1].margin
     assert first[0].margin != first[1].margin
@@ -145,7 +144,7 @@ def test_two_processes_give_the_same_rows_beside_a_check_outside_the_catalogue()
     assert two[0].margin == 0.25
 
 
-def test_bad_requests_name_the_cure():
+def test_bad_requests_name_the_fix():
     with pytest.raises(UserError, match="--list"):
         select(CHECKS, ["T11"], "machine-proved")
     with pytest.raises(UserError, match="share one name"):

@@ -44,6 +44,7 @@ def test_homogeneous_is_pearsons_chi_square():
     expected = stats.chi2_contingency(np.stack([counts, trials - counts]))[1]
     assert homogeneous(counts, trials).p_value == pytest.approx(expected)
     assert math.isnan(homogeneous([0, 0], 10).p_value)
+    assert homogeneous([90, 90], 100, [1.0, 0.5]).p_value == 0.0
 
 
 def test_mean_is_one_column_is_the_t_test():
