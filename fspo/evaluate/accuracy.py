@@ -31,11 +31,6 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> NDArray[np.float64]:
     return np.where(wrong == n, 0.0, np.where(some, 1 - np.exp(log_none), 1.0))
 
 
-def budgets(n: int) -> list[int]:
-    """Return the k for which pass@k is shown, given n responses to each prompt: the powers of two up to n, and n."""
-    return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-
-
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
     """Return the mean of ``values``, scores in [0, 1] of responses or prompts (such as 1 for a correct response), with
     an interval.
@@ -50,8 +45,8 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
 
 
 def measures(correct: ArrayLike) -> list[dict[str, Any]]:
-    """Return rows ``measure, value, ci_lo, ci_hi``: for avg@n, the share of correct responses, and for pass@k at each
-    k > 1 that `budgets` gives.
+    """Return rows ``measure, value, ci_lo, ci_hi``: for avg@n, the share of correct responses, and for pass@k at the
+    powers of two above 1 and below n, and at n.
 
     ``correct`` (P, n) says which of the n responses to each of P prompts are correct.
 
@@ -62,5 +57,6 @@ def measures(correct: ArrayLike) -> list[dict[str, Any]]:
         raise UserError("no response to measure: evaluate at least one prompt")
     prompts, n = marks.shape
     rows: list[dict[str, Any]] = [{"measure": f"avg@{n}", **rate(marks.ravel(), np.repeat(np.arange(prompts), n))}]
-    passed = {k: pass_at_k(n, marks.sum(1), k) for k in budgets(n) if k > 1}
+    ks = sorted({2**i for i in range(1, n.bit_length())} | ({n} if n > 1 else set()))
+    passed = {k: pass_at_k(n, marks.sum(1), k) for k in ks}
     return rows + [{"measure": f"pass@{k}", **rate(values, np.arange(prompts))} for k, values in passed.items()]

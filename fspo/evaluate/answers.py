@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from transformers import PreTrainedModel
-
 from fspo.base.errors import UserError
-from fspo.base.files import digest, digest_of, write_text
+from fspo.base.files import digest, digest_of, write_text, writing
 from fspo.config.evaluation import AnswerConfig
-from fspo.rollouts.collect import Collector
 from fspo.tasks.dataset import DatasetTask
+
+CONFIGS = ("config.json", "adapter_config.json")
+"""Files of which a model's folder has one."""
 
 
 def model_key(model: str) -> str:
@@ -32,8 +31,7 @@ def model_key(model: str) -> str:
     if not folder.is_dir():
         return model
     parts = []
-    configs = ("config.json", "adapter_config.json")
-    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name in configs):
+    for file in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin") or p.name in CONFIGS):
         with file.open("rb") as stream:
             head = stream.read(1 << 20)
             stream.seek(max(0, file.stat().st_size - (1 << 20)))
@@ -78,38 +76,7 @@ class AnswerFile:
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
         """Append ``rows``, one line for each answered prompt, to the file and sync the file to the disk."""
-        try:
-            with self.path.open("ab") as stream:
-                stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}; make room and run the same again") from error
-
-
-def answer(
-    model: PreTrainedModel, collector: Collector, missing: Sequence[int], samples: int, batch_size: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Sample and judge answers to the prompts ``missing``; yield lines of the answer file, one for each prompt.
-
-    A process samples at most ``batch_size`` responses at a time. Each process samples its share of the responses and
-    gets all of them.
-    """
-    prompts_at_once = max(1, batch_size // samples) * collector.world
-    for start in range(0, len(missing), prompts_at_once):
-        numbers = np.asarray(missing[start : start + prompts_at_once])
-        prompts = collector.prompts("train", numbers, numbers, none_fits=True)
-        rows = {int(n): {"prompt": int(n), "too_long": n not in prompts.ids} for n in numbers}
-        if len(prompts.ids):
-            batch = collector.collect(model, prompts, samples, stream="eval", rollout=0, step=0)
-            for n in prompts.ids:
-                at = np.flatnonzero(batch.prompt_ids == n)
-                tokens = [batch.responses[i].tolist() for i in at]
-                rows[int(n)] |= {
-                    "lengths": batch.lengths[at].tolist(),
-                    "truncated": batch.truncated[at].tolist(),
-                    "rewards": batch.rewards[at].tolist(),
-                    "status": batch.reward_status[at].tolist(),
-                    "responses": collector.tokenizer.batch_decode(tokens, skip_special_tokens=True),
-                }
-        yield list(rows.values())
+        with writing(self.path), self.path.open("ab") as stream:
+            stream.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+            stream.flush()
+            os.fsync(stream.fileno())

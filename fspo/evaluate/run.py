@@ -23,7 +23,7 @@ from fspo.base.files import whole_file
 from fspo.config import SamplingConfig
 from fspo.config.evaluation import AnswerConfig
 from fspo.evaluate.accuracy import measures
-from fspo.evaluate.answers import AnswerFile, answer, header
+from fspo.evaluate.answers import CONFIGS, AnswerFile, header
 from fspo.gradlog.run_folder import CONFIG, MODEL
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
 from fspo.rollouts.collect import Collector
@@ -60,15 +60,15 @@ def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: 
     """
     state = PartialState(cpu=not torch.cuda.is_available())
     output, rows = Path(args.output), []
-    labels = {model: _label(model) for model in dict.fromkeys(args.models)}
-    if len(set(labels.values())) < len(labels) or len({Path(name).stem for name in names}) < len(names):
+    models = dict(_named(model) for model in dict.fromkeys(args.models))
+    if len(models) < len(set(args.models)) or len({Path(name).stem for name in names}) < len(names):
         raise UserError("two models or two of --benchmarks have the same name: give their folders or files other names")
     with ExitStack() as stack:
         tasks = [stack.enter_context(closing(load_benchmark(name))) for name in names]
         for task in tasks:
-            for model, label in labels.items():
+            for label, model in models.items():
                 path = output / "answers" / re.sub(r"[^\w.-]+", "_", label) / f"{task.name}.jsonl"
-                lines = _answered(state, path, _source(model), task, settings, sampling)
+                lines = _answered(state, path, model, task, settings, sampling)
                 rows += [{"benchmark": task.name, "model": label} | row for row in table(lines, settings.samples)]
     if state.is_main_process:
         found = pd.DataFrame(rows)
@@ -95,18 +95,15 @@ def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]
     return [row | shared for row in measures(correct)]
 
 
-def _label(model: str) -> str:
-    """Return the name of a model in the table; a model that a run has exported is named after the run folder."""
+def _named(model: str) -> tuple[str, str]:
+    """Return a model's name in the table, and the folder or hub name that it is loaded from.
+
+    A run folder stands for the model that the run has exported to it, and that model is named after the run folder.
+    """
     path = Path(model)
-    if path.name == MODEL and (path.parent / CONFIG).is_file():
-        path = path.parent
-    return str(path).strip("/") if path.name else path.resolve().name
-
-
-def _source(model: str) -> str:
-    exported = Path(model) / MODEL
-    whole = any((exported / name).is_file() for name in ("config.json", "adapter_config.json"))
-    return str(exported) if whole else model
+    run = path.parent if path.name == MODEL and (path.parent / CONFIG).is_file() else path
+    whole = any((run / MODEL / name).is_file() for name in CONFIGS)
+    return str(run).strip("/") if run.name else run.resolve().name, str(run / MODEL) if whole else model
 
 
 @lru_cache(maxsize=1)
@@ -118,37 +115,42 @@ def _load(model: str, device: torch.device) -> tuple[PreTrainedModel, PreTrained
 
 
 def _answered(
-    state: PartialState,
-    path: Path,
-    model: str,
-    task: DatasetTask,
-    settings: AnswerConfig,
-    sampling: SamplingConfig,
+    state: PartialState, path: Path, model: str, task: DatasetTask, settings: AnswerConfig, sampling: SamplingConfig
 ) -> list[dict[str, Any]]:
-    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines."""
-    shared: list[Any] = [None, None]  # the lines and an error of the first process, for all processes
-    if state.is_main_process:
-        try:
-            file = AnswerFile(path, header(model, task, settings))
-            shared[0] = file.lines
-        except UserError as error:
-            shared[1] = str(error)
-    if state.num_processes > 1:
-        broadcast_object_list(shared)
-    if shared[1] is not None:
-        raise UserError(shared[1])
-    lines: dict[int, dict[str, Any]] = shared[0]
-    missing = [i for i in range(task.size("train")) if i not in lines]
-    if missing:
-        net, tokenizer = _load(model, state.device)
-        world = settings.seed, state.process_index, state.num_processes
-        collector = Collector(
-            task, tokenizer, sampling, *world, settings.chat_template, max_prompt_tokens=settings.max_prompt_tokens
-        )
-        with tqdm(desc=task.name, unit="prompt", total=len(missing), disable=not state.is_main_process) as bar:
-            for rows in answer(net, collector, missing, settings.samples, sampling.batch_size):
-                if state.is_main_process:
-                    file.append(rows)
-                lines.update({row["prompt"]: row for row in rows})
-                bar.update(len(rows))
+    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines.
+
+    A process samples at most ``sampling.batch_size`` responses at a time: its share of them, and gets all of them.
+    """
+    file = AnswerFile(path, header(model, task, settings)) if state.is_main_process else None
+    (lines,) = broadcast_object_list([file.lines if file else {}])
+    missing = np.array([i for i in range(task.size("train")) if i not in lines])
+    if not len(missing):
+        return [lines[i] for i in sorted(lines)]
+    net, tokenizer = _load(model, state.device)
+    world = settings.seed, state.process_index, state.num_processes
+    collector = Collector(
+        task, tokenizer, sampling, *world, settings.chat_template, max_prompt_tokens=settings.max_prompt_tokens
+    )
+    at_once = max(1, sampling.batch_size // settings.samples) * collector.world
+    with tqdm(desc=task.name, unit="prompt", total=len(missing), disable=file is None) as bar:
+        for start in range(0, len(missing), at_once):
+            numbers = missing[start : start + at_once]
+            prompts = collector.prompts("train", numbers, numbers, none_fits=True)
+            rows = {int(n): {"prompt": int(n), "too_long": n not in prompts.ids} for n in numbers}
+            if len(prompts.ids):
+                batch = collector.collect(net, prompts, settings.samples, stream="eval", rollout=0, step=0)
+                for n in prompts.ids:
+                    at = np.flatnonzero(batch.prompt_ids == n)
+                    tokens = [batch.responses[i].tolist() for i in at]
+                    rows[int(n)] |= {
+                        "lengths": batch.lengths[at].tolist(),
+                        "truncated": batch.truncated[at].tolist(),
+                        "rewards": batch.rewards[at].tolist(),
+                        "status": batch.reward_status[at].tolist(),
+                        "responses": tokenizer.batch_decode(tokens, skip_special_tokens=True),
+                    }
+            if file is not None:
+                file.append(list(rows.values()))
+            lines |= rows
+            bar.update(len(rows))
     return [lines[i] for i in sorted(lines)]

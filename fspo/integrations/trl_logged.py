@@ -23,7 +23,6 @@ from fspo.base.files import whole_file
 from fspo.config import ScoreConfig
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths, rollout_of
-from fspo.gradlog.schema import OF_THE_RULE
 from fspo.objective import Mismatch, Records
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores, score
@@ -176,7 +175,7 @@ class LoggedTrainer(GRPOTrainer):
         """
         if PREFIX + "response_id" not in inputs:  # responses of an evaluation are not logged
             return
-        rule, step = self.log_rule or Rule("none", name=f"trl-{self.loss_type}"), self.state.global_step
+        step = self.state.global_step
         carried = ("prompt_id", "response_id", "reward", "truncated")
         responses = ResponseColumns(
             **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},
@@ -187,15 +186,13 @@ class LoggedTrainer(GRPOTrainer):
             rollout=self.log_rollout,
             step=step,
             behaviour_version=self.log_start,
-            rule=rule.label,
-            drift_source=rule.drift_source if rule.needs_stats else "none",
+            rule=self.log_rule or Rule("none", name=f"trl-{self.loss_type}"),
             updates_since_rollout=step - self.log_start,
             times_used=self._step % (self.first_pass * self.num_iterations) // self.first_pass,
         )
-        found = records.to_numpy()
-        rows = log_rows(update, responses, found, tokens=tokens, scores=scores)
-        unknown = OF_THE_RULE if self.log_rule is None else ()
-        self.log_writer.append({name: None if name in unknown else value for name, value in rows.items()})
+        known = self.log_rule is not None
+        rows = log_rows(update, responses, records.to_numpy(), tokens=tokens, scores=scores, known=known)
+        self.log_writer.append(rows)
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
         """Return the scores of a microbatch's responses, or None if none are taken at this update.

@@ -27,7 +27,6 @@ from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import file_name, log_paths, rollout_of
-from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE
 from fspo.integrations.shared import UpdateMemory, remembers
 from fspo.integrations.verl_batch import (
     FACTOR,
@@ -42,6 +41,7 @@ from fspo.integrations.verl_batch import (
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
 from fspo.objective import Mismatch, objective, token_columns
 from fspo.rules import Rule
+from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
 ROW = "fspo_row"
 """Name of a column that is added to verl's batch: a response's index among its process's responses of a rollout."""
@@ -175,7 +175,7 @@ class _ActorLog:
         _check_folder(run, self.rollout, self.rank)
         policy_loss: Any = getattr(config, "policy_loss", {})
         self.rule, mode = clip_of(config), policy_loss.get("loss_mode", None)
-        self.bypass, self.label = mode == BYPASS, f"verl-{mode}"
+        self.bypass, self.unknown = mode == BYPASS, Rule("none", name=f"verl-{mode}")
         self.tokens = bool(policy_loss.get("observe_tokens", False))
         self.memory: UpdateMemory | None = getattr(policy_loss, "memory", None)
         named = {"rule": self.rule, "correction": correction_of(policy_loss.get("rollout_correction", None))}
@@ -216,40 +216,32 @@ class _ActorLog:
         mask, A = whole_mask(data, kept), self.advantages[place].to(old.device)
         sampler = None if self.bypass else batch.get("rollout_log_probs", None)
         mismatch = None if sampler is None else Mismatch.of(old, sampler, mask, old)
-        rule, m = self.rule, None
+        rule, m = self.rule or self.unknown, None
         if self.memory is not None:
             rule, m = self.memory.online.rule, self.memory.centre
-        records = objective(new, old, mask, A, rule or Rule("none"), m=m, mismatch=mismatch).records
-        found = {name: values for name, values in records.to_numpy().items() if name in LOG_COLUMNS}
+        found = objective(new, old, mask, A, rule, m=m, mismatch=mismatch).records.to_numpy()
         if sampler is not None:
             known = (self.versions[:, place] == self.rollout).all(0)  # the old weights sampled all of the response
             for name in ("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"):
                 found[name] = np.where(known, found[name], np.nan)
             found["correction_weight"] = mean_factor(batch.get(FACTOR, None), kept, mask)
-        if self.rule is None:
-            found = {name: values for name, values in found.items() if name not in OF_THE_RULE}
         limit, step = tu.get(data, "max_response_len"), self.rollout * self.updates + since
         first, last = self.versions[:, place] * self.updates
-        rows = {
-            **(token_columns(new, old, mask, mismatch) if self.tokens else {}),
-            **found,
-            "rollout": self.rollout,
-            "step": step,
-            "policy_version": step,
-            "updates_since_rollout": since,
-            "times_used": self.used[place],
-            "phase": "train",
-            "prompt_id": self.prompt_id[place],
-            "response_id": self.response_id[place],
-            "behaviour_version": _whole_numbers(first),
-            "behaviour_version_last": _whole_numbers(last),
-            "advantage": A.cpu().numpy(),
-            "reward": None if self.reward is None else self.reward[place],
-            "truncated": None if limit is None else found["length"] >= limit,
-            "rule": self.label if self.rule is None else self.rule.label,
-            "drift_source": rule.drift_source if rule is not None and rule.needs_stats else "none",
-            "score_status": "not_taken",
-        }
+        rows = log_rows(
+            UpdateColumns(self.rollout, step, _whole_numbers(first), rule, "train", since, self.used[place]),
+            ResponseColumns(
+                prompt_id=self.prompt_id[place],
+                response_id=self.response_id[place],
+                truncated=None if limit is None else found["length"] >= limit,
+                reward=None if self.reward is None else self.reward[place],
+                advantage=A.cpu().numpy(),
+                entropy=None,
+            ),
+            found,
+            tokens=token_columns(new, old, mask, mismatch) if self.tokens else None,
+            known=self.rule is not None,
+        )
+        rows["behaviour_version_last"] = _whole_numbers(last)
         if data["response_mask"].is_nested:  # drop the empty responses with which verl's default trainer pads a batch
             real = mask.any(1).cpu().numpy()
             rows = {

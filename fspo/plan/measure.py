@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -78,20 +76,6 @@ def _positions(index: Any) -> list[Any]:
     return [index]
 
 
-def remembered(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the results of a function of a model's configuration, for the search of what fits asks the same often."""
-    known: dict[str, Any] = {}
-
-    @wraps(measure)
-    def asked(shape: PretrainedConfig, *rest: Any) -> Any:
-        key = repr((shape.to_json_string(use_diff=False), rest))
-        if key not in known:
-            known[key] = measure(shape, *rest)
-        return known[key]
-
-    return asked
-
-
 def changed(shape: PretrainedConfig, layers: int, vocabulary: int | None = None) -> PretrainedConfig:
     """Return a copy of a model's configuration with other numbers of decoder layers and of tokens."""
     found = copy.deepcopy(shape)
@@ -111,7 +95,6 @@ def meta_model(
         return ready_for_training(model, "the model", gradient_checkpointing=checkpointing, lora=lora)
 
 
-@remembered
 def update_pass(
     shape: PretrainedConfig,
     microbatch: tuple[int, int, int],

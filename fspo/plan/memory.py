@@ -17,7 +17,7 @@ from fspo.config import Dtype, LoraOptions, TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.load import DTYPES
 from fspo.models.shapes import shape_of
-from fspo.plan.measure import changed, meta_model, remembered, update_pass
+from fspo.plan.measure import changed, meta_model, update_pass
 from fspo.policy.linear_logprobs import TILE, TILE_ELSEWHERE
 from fspo.policy.logprobs import BIG_VOCABULARY
 from fspo.sampling.picking import PICK_ELEMENTS
@@ -69,7 +69,6 @@ class MemoryPlan:
         return self.peak <= self.capacity
 
 
-@remembered
 def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int, int, int, int]:
     """Count the entries of a model's parameters: all, the trainable ones, those of the largest decoder layer, and those
     of the final norm with the output layer. FSDP2 gathers each such part as one. Tied parameters count once.
@@ -134,18 +133,17 @@ def _activations(config: TrainConfig, cpu: bool, shape: PretrainedConfig, comput
     tile = TILE.get("cpu" if cpu else "gpu", TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     given = dtype, config.model, config.sampling.temperature, config.batch.logits or tile
-    batch = longest_microbatch(config)
+    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
+    batch = (
+        max(1, config.batch.tokens // (prompt + response)),
+        prompt,
+        response,
+    )  # as many of the greatest lengths as fit
     one, two, bare = (update_pass(changed(shape, *form), batch, *given) for form in ((1,), (2,), (1, 8)))
     passing, layers = min(one, bare) - (two - one), shape.num_hidden_layers
     freed = int(FREED_BLOCKS * layers * passing) if cpu and config.model.gradient_checkpointing else 0
     kept = (two - one) * layers + passing
     return {"activations": kept, "logits": one - min(one, bare), "freed blocks": freed}
-
-
-def longest_microbatch(config: TrainConfig) -> tuple[int, int, int]:
-    """Return how many prompts with responses of the greatest lengths fit a microbatch, and these two lengths."""
-    prompt, response = config.task.max_prompt_tokens, config.sampling.max_new_tokens
-    return max(1, config.batch.tokens // (prompt + response)), prompt, response
 
 
 def _generate(

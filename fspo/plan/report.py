@@ -1,62 +1,18 @@
-"""The plan of a run as text: memory of each GPU by phase, whether it fits, and options with which it would fit."""
+"""The plan of a run as text: memory of each GPU by phase, whether it fits, and options that take less memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
-
-from fspo.config import LoraOptions, TrainConfig
+from fspo.config import TrainConfig
 from fspo.config.machine import MachineConfig
 from fspo.models.shapes import shape_of
-from fspo.plan.memory import RESERVE, MemoryPlan, longest_microbatch, plan
+from fspo.plan.memory import RESERVE, MemoryPlan, plan
 
 GIB = 2**30
-Change = tuple[str, TrainConfig, MachineConfig]
-"""An option as it is written on the command line, and the run and the machine with that option."""
-
-
-def _set(config: TrainConfig, group: str, **values: Any) -> TrainConfig:
-    return replace(config, **{group: replace(getattr(config, group), **values)})
-
-
-def changes(config: TrainConfig, machine: MachineConfig, phase: str) -> Iterator[Change]:
-    """Yield changes of options that reduce the memory of ``phase``; those that slow training least come first."""
-    if phase == "sampling":
-        size = min(config.sampling.batch_size, -(-config.batch.prompts * config.batch.responses // machine.gpus))
-        while size > 1:
-            size = (size + 1) // 2
-            yield f"--sampling.batch-size {size}", _set(config, "sampling", batch_size=size), machine
-    else:
-        _, prompt, response = longest_microbatch(config)
-        tokens = config.batch.tokens
-        while tokens > prompt + response:
-            tokens = max(prompt + response, tokens // 2)
-            yield f"--batch.tokens {tokens}", _set(config, "batch", tokens=tokens), machine
-        if not config.model.gradient_checkpointing:
-            less = _set(config, "model", gradient_checkpointing=True)
-            yield "--model.gradient-checkpointing true", less, machine
-    if config.model.lora is None:
-        yield "--model.lora '{rank: 16}'", _set(config, "model", lora=LoraOptions()), machine
-
-
-def fixes(config: TrainConfig, machine: MachineConfig, shape: Any) -> list[str]:
-    """Return options with which the run fits the machine; an empty list if none are found.
-
-    Each step treats the phase that needs most memory. It makes the first change after which the phase fits or, if no
-    single change is enough, the change that saves most. The next step starts from the changed run.
-    """
-    done: dict[str, str] = {}
-    now = plan(config, machine, shape)
-    while not now.fits:
-        phase = max(now.totals, key=now.totals.__getitem__)
-        tried = [(change, plan(*change[1:], shape)) for change in changes(config, machine, phase)]
-        best = min(tried, key=lambda pair: max(pair[1].totals[phase], now.capacity), default=None)
-        if best is None or best[1].totals[phase] >= now.totals[phase]:
-            return []
-        (text, config, machine), now = best
-        done[text.split()[0]] = text  # a later value of an option replaces its earlier one
-    return list(done.values())
+LESS = {
+    "sampling": "lower --sampling.batch-size, or set --model.lora '{rank: 16}'",
+    "update": "lower --batch.tokens, or set --model.gradient-checkpointing true or --model.lora '{rank: 16}'",
+}
+"""What takes less memory in each phase; the options that slow training least come first."""
 
 
 def table(found: MemoryPlan) -> str:
@@ -88,10 +44,5 @@ def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
         f"{phase} takes {found.peak / GIB:.1f} of {found.capacity / GIB:.1f} GiB ({RESERVE:.0%} are left to "
         f"{'CUDA, communication and fragmentation' if gpu else 'the system'})"
     )
-    if found.fits:
-        parts.append(f"fits: {verdict}")
-    else:
-        fix = fixes(config, machine, shape)
-        parts.append(f"does not fit: {verdict}")
-        parts.append(f"  it fits with {' '.join(fix)}" if fix else "  no change of its options alone makes it fit")
+    parts.append(f"fits: {verdict}" if found.fits else f"does not fit: {verdict}\n  {LESS[phase]}")
     return "\n".join(parts + [f"warning: {warning}" for warning in config.warnings()]), found.fits

@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,10 +19,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from fspo.base.errors import UserError
-from fspo.distributed.tensors import is_part
 from fspo.policy.linear_logprobs import linear_log_probs, tile_shape
 from fspo.policy.score_hooks import ScoreHooks
 
@@ -96,8 +94,8 @@ def token_log_probs(
     The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY`
     entries or more, or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are
     computed inside the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward
-    pass. An output layer that is not a plain Linear (as with LoRA on it) runs on a few tokens at a time. A model that
-    changes its logits after the output layer (soft caps, scales) computes all logits at once, with a warning.
+    pass. An output layer that is not a plain Linear (as with LoRA on it) computes all logits at once, and so does a
+    model that changes its logits after that layer (soft caps, scales), with a warning.
 
     Parameters
     ----------
@@ -217,59 +215,25 @@ class _Asked:
         """Return for each of the N response tokens the number of its response in the batch, (N,)."""
         return self.predicting.nonzero()[:, 0]
 
-    def _too_many(self, head: nn.Module) -> bool:
-        vocabulary = _vocabulary(head)
-        height, width = tile_shape(len(self.targets), vocabulary, self.targets.device, self.logits)
-        whole = vocabulary < BIG_VOCABULARY and height >= len(self.targets) and width >= vocabulary
-        return not whole
+    def _too_many(self, head: nn.Linear) -> bool:
+        size = max(len(self.targets), 1), len(head.weight)
+        return size[1] >= BIG_VOCABULARY or tile_shape(*size, self.targets.device, self.logits) != size
 
-    def answer(
-        self, head: nn.Module, forward: Callable[[Tensor], Tensor], hidden: Float[Tensor, "N H"]
-    ) -> tuple[Tensor, Any]:
+    def answer(self, head: nn.Linear, hidden: Float[Tensor, "N H"]) -> tuple[Tensor, Any]:
         """Return the log-probs and entropies of the wanted tokens, which the output layer returns in place of logits.
 
-        ``head`` is the output layer, ``forward`` its forward method, and ``hidden`` (N, H) its inputs at the positions
-        that predict the wanted tokens.
+        ``hidden`` (N, H) are the inputs of the output layer ``head`` at the positions that predict the wanted tokens.
         """
-        vocabulary = _vocabulary(head)
-        tile = tile_shape(len(self.targets), vocabulary, hidden.device, self.logits)
-        weight = cast(Tensor, head.weight)
-        if getattr(forward, "__func__", None) is not nn.Linear.forward or is_part(weight):
-            tokens = max(1, tile[0] * tile[1] // vocabulary)
-            return _select_in_chunks(forward, self, hidden, tokens)
         return linear_log_probs(
             hidden,
-            weight,
-            cast("Tensor | None", head.bias),
+            head.weight,
+            head.bias,
             self.targets,
             self.temperature,
             entropy=self.entropy,
-            tile=tile,
+            tile=tile_shape(len(self.targets), len(head.weight), hidden.device, self.logits),
             listener=self.scores.listener(head, hidden, self.rows()) if self.scores is not None else None,
         )
-
-
-def _select_in_chunks(
-    forward: Callable[[Tensor], Tensor], asked: _Asked, hidden: Float[Tensor, "N H"], tokens: int
-) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
-    """Compute log-probs for ``tokens`` tokens at a time through an output layer of any kind.
-
-    The backward pass computes each chunk of tokens again (gradient checkpointing).
-    """
-
-    def chunk(h: Tensor, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor | None]:
-        # Enter `flat_rows` inside the checkpointed function: the backward pass runs this function again, and the score
-        # hooks must then too know which response each token belongs to.
-        with asked.scores.flat_rows(r) if asked.scores is not None else nullcontext():
-            return _select(forward(h), t, asked.temperature, asked.entropy)
-
-    parts = zip(hidden.split(tokens), asked.targets.split(tokens), asked.rows().split(tokens), strict=True)
-    if torch.is_grad_enabled():
-        results = [cast("tuple[Tensor, Tensor | None]", checkpoint(chunk, *p, use_reentrant=False)) for p in parts]
-    else:
-        results = [chunk(*p) for p in parts]
-    values = torch.cat([value for value, _ in results])
-    return values, torch.cat([cast(Tensor, e) for _, e in results]) if asked.entropy else None
 
 
 def _core(model: nn.Module) -> nn.Module:
@@ -279,16 +243,12 @@ def _core(model: nn.Module) -> nn.Module:
     return model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
 
 
-def _vocabulary(head: nn.Module) -> int:
-    return cast(Tensor, head.weight).shape[0]
-
-
-def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Module | None:
+def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Linear | None:
     """Return the layer that makes the logits; None if log-probs must not be computed inside it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None
     head = core.get_output_embeddings()  # type: ignore[operator]
-    if not isinstance(getattr(head, "weight", None), Tensor):
+    if type(head).forward is not nn.Linear.forward or "forward" in vars(head):
         return None
     # Other code that has hooked the output layer expects logits from it, so log-probs must not take their place. Hooks
     # of torch.distributed are harmless: they only gather sharded weights.
@@ -302,28 +262,24 @@ def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Module | Non
 
 
 @contextmanager
-def _answering(head: nn.Module, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
+def _answering(head: nn.Linear, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
     """Inside the ``with`` block, let the output layer return N log-probs in place of logits.
 
     The test numbers `_PROBE` follow the log-probs, shape (1, 1, N + 3): they show whether the model changes its logits
     afterwards. The yielded list receives the entropies of the tokens' distributions, or None if they are not asked for.
     """
     entropies: list[Tensor | None] = []
-    before, original = head.__dict__.get("forward"), head.forward
 
     def forward(hidden: Tensor) -> Tensor:
-        values, entropy = asked.answer(head, original, asked.selected(hidden, keeps))
+        values, entropy = asked.answer(head, asked.selected(hidden, keeps))
         entropies.append(entropy)
         return torch.cat([values, values.new_tensor(_PROBE)]).view(1, 1, -1)
 
-    head.forward = forward
+    vars(head)["forward"] = forward
     try:
         yield entropies
     finally:
-        if before is None:
-            del head.forward
-        else:
-            head.forward = before
+        del head.forward
 
 
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:

@@ -9,8 +9,6 @@ formed: `backward` asks autograd for the gradient at the embeddings' output alon
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -95,8 +93,6 @@ class ScoreHooks:
         self._offsets: dict[nn.Module, bool] = {}
         self._rules = {"linear": self._linear, "conv1d": self._linear, "scale": self._scale, "embedding": self._lookup}
         self._listening: nn.Module | None = None
-        # Inside a block of `flat_rows`: for each token the number of its response. Elsewhere None.
-        self._flat_rows: torch.Tensor | None = None
         self._backward = False  # True in the backward pass, in which gradient checkpointing calls forward again
         self._reset(0, 0)
 
@@ -173,8 +169,8 @@ class ScoreHooks:
         if module is self._listening:
             self._listening = None
             return None
-        site, x, labels = self._sites[module], args[0], self._flat_rows
-        rows = self._by_response(x.detach()) if labels is None or x.dim() != 2 else x.detach()
+        site, x = self._sites[module], args[0]
+        rows = self._by_response(x.detach())
         if rows is None or output.shape[:-1] != x.shape[:-1]:
             self._reject(site, "the rows of the batch are mixed in its input")
             return None
@@ -189,34 +185,18 @@ class ScoreHooks:
             dtype = self._dtype(delta)
             delta = delta.reshape(*projected.shape[:-1], -1)
             if site.bias:
-                sums = delta.sum(1, dtype=dtype) if delta.dim() == 3 else self._sum_rows(delta.to(dtype), labels)
-                self._add(site.bias, sums)
+                self._add(site.bias, delta.sum(1, dtype=dtype))
             if site.weight:
                 left, right = self.sketcher.project(delta, out_key).to(dtype), projected.to(dtype)
                 if stored_in_out:
                     left, right = right, left
-                if left.dim() == 3:
-                    self._add(site.weight, left.transpose(1, 2) @ right)
-                else:
-                    self._add(site.weight, self._sum_rows(left, labels, right))
+                self._add(site.weight, left.transpose(1, 2) @ right)
 
         return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
     def owns(self, hook: object) -> bool:
         """Return whether a forward hook of a module was set by this object."""
         return hook in self._rules.values()
-
-    @contextmanager
-    def flat_rows(self, rows: Int64[torch.Tensor, " N"]) -> Iterator[None]:
-        """Inside the ``with`` block, take the rows of the output layer's input (N, H) as tokens of several responses.
-
-        ``rows`` (N,) int64 is the number of the response that each token belongs to.
-        """
-        before, self._flat_rows = self._flat_rows, rows
-        try:
-            yield
-        finally:
-            self._flat_rows = before
 
     def listener(
         self, head: nn.Module, hidden: Float[torch.Tensor, "N H"], rows: Int64[torch.Tensor, " N"]
@@ -245,16 +225,13 @@ class ScoreHooks:
     def _sum_rows(
         self,
         left: Float[torch.Tensor, "N i"],
-        labels: Int64[torch.Tensor, " N"] | None,
-        right: Float[torch.Tensor, "N j"] | None = None,
-    ) -> Float[torch.Tensor, "B i"] | Float[torch.Tensor, "B i j"]:
-        """Sum the rows of ``left`` (N, k), one for each token, over the tokens of each response; return (B, k).
+        labels: Int64[torch.Tensor, " N"],
+        right: Float[torch.Tensor, "N j"],
+    ) -> Float[torch.Tensor, "B i j"]:
+        """Sum the outer products of the rows of ``left`` and ``right``, one row for each token, over each response.
 
-        With ``right`` (N, k') sum the outer products of the rows of ``left`` and ``right`` instead; return (B, k, k').
+        ``labels`` are the numbers of the tokens' responses.
         """
-        assert labels is not None
-        if right is None:
-            return left.new_zeros(self._batch, left.shape[1]).index_add_(0, labels, left)
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
         for row in labels.unique().tolist():  # a short loop: a turn for each response with a token in `labels`
             own = labels == row

@@ -7,26 +7,26 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fspo.gradlog.schema import LOG_COLUMNS
+from fspo.gradlog.schema import LOG_COLUMNS, OF_THE_RULE
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import RolloutBatch
+from fspo.rules import Rule
 from fspo.train.updates import Shard
 
 
 class UpdateColumns(NamedTuple):
-    """Columns of the gradient log that have one value for all rows of an update.
+    """Columns of the gradient log that have one value for all rows of an update, and the rule that trained.
 
-    ``drift_source`` is "none" if the rule has no drift.
+    ``behaviour_version`` and ``times_used`` may have a value for each row.
     """
 
     rollout: int
     step: int
-    behaviour_version: int
-    rule: str
-    drift_source: str
+    behaviour_version: Any
+    rule: Rule
     phase: Literal["train", "noise"] = "train"
     updates_since_rollout: int = 0
-    times_used: int = 0
+    times_used: Any = 0
 
 
 class ResponseColumns(NamedTuple):
@@ -34,8 +34,8 @@ class ResponseColumns(NamedTuple):
 
     prompt_id: np.ndarray
     response_id: np.ndarray
-    truncated: np.ndarray
-    reward: np.ndarray
+    truncated: np.ndarray | None
+    reward: np.ndarray | None
     advantage: np.ndarray
     entropy: np.ndarray | None
 
@@ -61,16 +61,20 @@ def log_rows(
     tokens: Mapping[str, list[np.ndarray]] | None = None,
     scores: Scores | None = None,
     user: Mapping[str, list[Any]] | None = None,
+    known: bool = True,
 ) -> dict[str, Any]:
     """Return the gradient log's columns for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
     ``records`` are arrays (n,) of `fspo.objective.Records`; those whose name is a column of the log are copied.
     ``tokens`` (token log-ratios) and ``user`` (columns of the task, without ``user.``) hold n values by column. Without
-    ``scores`` the log's score_status is "not_taken".
+    ``scores`` the log's score_status is "not_taken". Unless the rule is ``known``, the columns of the rule are null.
     """
-    return {
+    rule = update.rule
+    rows = {
         **update._asdict(),
         "policy_version": update.step,
+        "rule": rule.label,
+        "drift_source": rule.drift_source if rule.needs_stats else "none",
         **responses._asdict(),
         **{name: values for name, values in records.items() if name in LOG_COLUMNS},
         **(tokens or {}),
@@ -78,3 +82,4 @@ def log_rows(
         **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
         **{f"user.{name}": values for name, values in (user or {}).items()},
     }
+    return rows if known else rows | dict.fromkeys(OF_THE_RULE)

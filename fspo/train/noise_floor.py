@@ -131,9 +131,9 @@ def _log(
     values: list[torch.Tensor],
 ) -> None:
     """Log what one source of noise gives: ``values`` are the log-probs of each shard as that source computed them."""
-    rule, stats, source = updater.rule, None, "none"
+    rule, stats = replace(updater.rule, drift_source="two_pass"), None
     if rule.needs_stats:
-        stats, source = DriftStats(), "two_pass"
+        stats = DriftStats()
         for shard, new in zip(shards, values, strict=True):
             stats += drift_stats(log_ratios(new.double(), shard.old, shard.mask), shard.mask)
         stats = updater.over_processes(stats)
@@ -142,7 +142,7 @@ def _log(
         out = objective(new, old, shard.mask, shard.advantages, rule, kl, m=m, ref=new, mismatch=shard.mismatch)
         writer.append(
             log_rows(
-                UpdateColumns(0, 0, batch.behaviour_version, rule.label, source, "noise"),
+                UpdateColumns(0, 0, batch.behaviour_version, rule, "noise"),
                 responses_of(batch, shard),
                 out.records.to_numpy(),
                 user={SOURCE: [name] * len(shard.micro.rows)},

@@ -89,10 +89,7 @@ class ScoreLog:
         Before it, ``step`` updates of the run, ``since`` updates since the rollout and ``epoch`` passes over the
         rollout were made.
         """
-        source = self.rule.drift_source if self.rule.needs_stats else "none"
-        update = UpdateColumns(
-            batch.rollout, step, batch.behaviour_version, self.rule.label, source, "train", since, epoch
-        )
+        update = UpdateColumns(batch.rollout, step, batch.behaviour_version, self.rule, "train", since, epoch)
         for record in records:
             shard = record.shard
             user = {

@@ -58,7 +58,7 @@ def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["bias", "lora", "frozen"])
 def test_the_output_layer_is_scored_in_tiles_too(kind, monkeypatch):
-    """A layer with a bias, with adapters (which runs on a few tokens at a time) and a frozen one, in float64."""
+    """A layer with a bias, with adapters (whose logits are whole) and a frozen one, in float64."""
     model = build("qwen3", torch.float64)
     if kind == "bias":
         model.lm_head = torch.nn.Linear(16, VOCAB, dtype=torch.float64)
