@@ -7,8 +7,6 @@ import multiprocessing as mp
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -107,22 +105,14 @@ def _run(job: Job, out: Connection) -> None:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL.
+    """Make this process end when its parent process ends, even if the parent is killed by SIGKILL (Linux).
 
     ``parent`` is the parent's process id; given, the process ends too if the parent has ended before this call.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # other systems have no such signal, and the process outlives a parent that is killed
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # prctl(PR_SET_PDEATHSIG): send this signal when the parent ends
-        if parent is not None and os.getppid() != parent:
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
 
 def end_with_launcher() -> None:

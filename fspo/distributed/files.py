@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageReader, HuggingFaceStorageWriter
 
-from fspo.distributed.tensors import Tensors, is_part, put
+from fspo.distributed.tensors import Tensors, holders, put
 
 SUFFIX = ".safetensors"
 
@@ -35,7 +35,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], *, writes: bool) -> N
     OSError, SafetensorError
         If the files cannot be written. If one of several processes fails to write its rows, all processes raise.
     """
-    if any(map(is_part, tensors.values())):
+    if any(map(holders, tensors.values())):
         with _error_of_any_process():
             dcp.save(
                 dict(tensors),

@@ -15,14 +15,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import fsdp2_prepare_model
 from torch.distributed.fsdp import FSDPModule
 
-from fspo.distributed.tensors import whole
+from fspo.distributed.plain import Plain
 
 
-class Fsdp2:
+class Fsdp2(Plain):
     """The layout of a model that FSDP2 has sharded."""
 
     in_step = True
-    """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
 
     def __init__(self, model: FSDPModule) -> None:
         self.model = model
@@ -73,11 +72,3 @@ class Fsdp2:
         """
         for part in self.parts:
             part.reshard()
-
-    def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes and return the norm before clipping.
-
-        Call it right before the optimizer's step: parameters that forward passes gathered are freed here.
-        """
-        self.settle()
-        return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

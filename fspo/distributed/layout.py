@@ -16,11 +16,8 @@ from fspo.base.errors import UserError
 from fspo.distributed.fsdp2 import Fsdp2
 from fspo.distributed.plain import Plain
 
-Layout = Fsdp2 | Plain
-"""How a model's parameters are spread over processes; both kinds have the same methods."""
 
-
-def layout_of(model: torch.nn.Module) -> Layout:
+def layout_of(model: torch.nn.Module) -> Plain:
     """Return the layout of a model: `Fsdp2` if FSDP2 has sharded the model, else `Plain` (also for a model in DDP)."""
     return Fsdp2(model) if isinstance(model, FSDPModule) else Plain()
 

@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from accelerate import Accelerator
 
+from fspo.distributed.tensors import whole
+
 
 class Plain:
     """The layout in which every process holds all parameters."""
 
     in_step = False
+    """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""
 
     def gathered(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: no weights need be gathered, as every process holds all of them."""
@@ -31,5 +34,9 @@ class Plain:
         """Do nothing, because no pass gathers parameters."""
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes and return the norm before clipping."""
-        return float(accelerator.clip_grad_norm_(model.parameters(), max_norm))  # type: ignore[arg-type]
+        """Clip the norm of the gradient over all processes and return the norm before clipping.
+
+        Call it right before the optimizer's step: parameters that forward passes gathered are freed here.
+        """
+        self.settle()
+        return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

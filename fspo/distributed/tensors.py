@@ -16,11 +16,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 Tensors = dict[str, torch.Tensor]
 
 
-def is_part(tensor: object) -> bool:
-    """Return whether this process holds only some rows of the tensor."""
-    return isinstance(tensor, DTensor)
-
-
 def whole(tensor: object) -> torch.Tensor:
     """Return the full tensor without its graph; a sharded one is gathered from all processes."""
     value = cast(torch.Tensor, tensor).detach()
@@ -33,8 +28,8 @@ def local(tensor: torch.Tensor) -> Any:
 
 
 def holders(tensor: torch.Tensor) -> int:
-    """Return the number of processes over which the tensor is spread."""
-    return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 1
+    """Return the number of processes of which each holds only some rows of the tensor; 0 if each holds all rows."""
+    return tensor.device_mesh.size() if isinstance(tensor, DTensor) else 0
 
 
 def put(parameter: torch.Tensor, value: torch.Tensor) -> None:

@@ -16,30 +16,13 @@ RANDOM = "random:"
 """Prefix of the name of a model with random weights; the name of the shape follows, for example "Qwen3-8B-Base"."""
 COMMON = {"vocab_size": 151_936, "head_dim": 128, "num_key_value_heads": 8, "max_position_embeddings": 32_768}
 """Configuration values that all models in `BUILT_IN` have in common (from their config.json on Hugging Face)."""
-BUILT_IN: dict[str, dict[str, Any]] = {
-    "Qwen3-0.6B-Base": {
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3-1.7B-Base": {
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-    "Qwen3-8B-Base": {
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
+FIELDS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "tie_word_embeddings")
+BUILT_IN: dict[str, tuple[Any, ...]] = {
+    "Qwen3-0.6B-Base": (1024, 3072, 28, 16, True),
+    "Qwen3-1.7B-Base": (2048, 6144, 28, 16, True),
+    "Qwen3-8B-Base": (4096, 12_288, 36, 32, False),
 }
-"""Configurations of models that need no config.json, by the part of the model's name after the last slash."""
+"""Values of `FIELDS` of models that need no config.json, by the part of the model's name after the last slash."""
 
 
 def check_place(name_or_path: str | Path) -> None:
@@ -95,7 +78,7 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
         return embedded_config()
     short = name.removeprefix("Qwen/")
     if short in BUILT_IN and not Path(name).exists():
-        return Qwen3Config(**COMMON, **BUILT_IN[short])
+        return Qwen3Config(**COMMON, **dict(zip(FIELDS, BUILT_IN[short], strict=True)))
     try:
         return AutoConfig.from_pretrained(name).get_text_config(decoder=True)
     except (OSError, ValueError, KeyError) as error:

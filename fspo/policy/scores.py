@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Shaped
+from jaxtyping import Float, Float32, Shaped
 from torch import nn
 
 from fspo.config import ScoreConfig
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.score_hooks import ScoreHooks, unwrap
-
-__all__ = ["ScoreConfig", "ScoreHooks", "Scores", "score"]
 
 
 @dataclass
@@ -33,8 +31,6 @@ class Scores:
         <sketch_i, sketch_j> is an unbiased estimate of the inner product of two scores. NaN where the score failed.
     unit : ndarray, shape (B, D), float16
         Sketch divided by its norm. NaN where the score failed; files must hold nulls there, never zeros.
-    log_prob : ndarray, shape (B,), float64
-        Summed log-probability of each response's tokens, nats.
     status : list of str, length B
         "ok", or "failed" where the score is not finite or the response has no token.
     uncovered : dict of str to str
@@ -43,7 +39,6 @@ class Scores:
 
     norm: Float32[np.ndarray, " B"]
     unit: Float[np.ndarray, "B D"]
-    log_prob: Float64[np.ndarray, " B"]
     status: list[str]
     uncovered: dict[str, str]
 
@@ -113,17 +108,15 @@ def score(
         tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)
         log_prob = tokens.masked_fill(~mask, 0.0).sum(1)
         vectors, uncovered = hooks.backward(log_prob).double().cpu().numpy(), hooks.uncovered
-    sums = log_prob.detach().double().cpu().numpy()
     with np.errstate(all="ignore"):
         norm = np.linalg.norm(vectors, axis=1)
-        good = np.isfinite(norm) & np.isfinite(sums) & mask.any(1).cpu().numpy()
+        good = np.isfinite(norm) & (log_prob.detach().isfinite() & mask.any(1)).cpu().numpy()
         good &= norm <= np.finfo(np.float32).max
         unit = vectors / np.where(norm > 0, norm, 1.0)[:, None]
     norm[~good], unit[~good] = np.nan, np.nan
     return Scores(
         norm=norm.astype(np.float32),
         unit=unit.astype(np.float16),
-        log_prob=sums,
         status=["ok" if g else "failed" for g in good],
         uncovered=uncovered,
     )

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
-from fspo.distributed.tensors import Tensors, holders, is_part, local, whole_state
+from fspo.distributed.tensors import Tensors, holders, local, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
 from fspo.sampling.saving import save_model
 
@@ -107,7 +107,7 @@ def save(
     moments = {
         f"{key}.{name}": value for name, p in parameters.items() for key, value in optimizer.state.get(p, {}).items()
     }
-    shards = max((holders(p) for p in parameters.values() if is_part(p)), default=0)
+    shards = max(map(holders, parameters.values()), default=0)
     _refuse_non_finite(parameters | moments, target)
     with _made(target, shards > 0, writes) as made:
         files.write(made / _MODEL, parameters, writes=writes)

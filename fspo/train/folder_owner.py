@@ -19,7 +19,6 @@ from filelock import FileLock, Timeout
 from fspo import __version__
 from fspo.base.errors import UserError
 from fspo.base.files import remove_parts, write_text
-from fspo.base.options import save
 from fspo.config import TrainConfig
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import CHECKPOINTS, CONFIG, LOCK, MARK, METRICS, MODEL
@@ -128,14 +127,3 @@ def release_folder(run: Path) -> None:
     """Release this process's lock on a run folder, if it holds one, so that another process may write to the folder."""
     if lock := _held.pop(run.resolve(), None):
         lock.release()
-
-
-def save_config(accelerator: Accelerator, config: TrainConfig) -> None:
-    """Save the configuration to the run folder.
-
-    The trainer calls this after it has loaded the model, the tokenizer and the task, so that a run that cannot start
-    leaves no config.yaml.
-    """
-    if accelerator.is_main_process:
-        save(config, Path(config.output) / CONFIG)
-    accelerator.wait_for_everyone()

@@ -21,11 +21,13 @@ from fspo import gradlog
 from fspo.base.errors import UserError
 from fspo.base.files import remove_folder
 from fspo.base.memory import return_freed_memory
+from fspo.base.options import save
 from fspo.config import TrainConfig
 from fspo.distributed.layout import layout_of
 from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
-from fspo.gradlog.run_folder import MODEL
+from fspo.gradlog.run_folder import CONFIG, MODEL
+from fspo.objective import ratio_stats
 from fspo.rollouts.batches import RolloutBatch, plan_microbatches, plan_minibatches
 from fspo.rollouts.collect import Collector, write_samples
 from fspo.rollouts.draw import draw
@@ -35,7 +37,7 @@ from fspo.rules.online import OnlineRule
 from fspo.tasks import Task, make_task
 from fspo.train import checkpoint, skipped_updates
 from fspo.train.checkpoint import TrainState
-from fspo.train.folder_owner import claim_folder, release_folder, save_config
+from fspo.train.folder_owner import claim_folder, release_folder
 from fspo.train.held_out import evaluate
 from fspo.train.launch import load_policy, make_accelerator
 from fspo.train.metrics import add_update
@@ -124,7 +126,9 @@ class Trainer:
         )
         self.log = ScoreLog(config, self.rule, self.raw, self.updater, self.task)
         self.reporter = Reporter(self.accelerator, config)
-        save_config(self.accelerator, config)
+        if self.is_main:  # a run that cannot start leaves no config.yaml
+            save(config, self.run / CONFIG)
+        self.accelerator.wait_for_everyone()
 
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
@@ -290,7 +294,8 @@ class Trainer:
                     counts.add(metric.ADAPTED + name, value)
         self.state = replace(self.state, step=step + 1)
         if cause != "loss" and self.rule.needs_stats and self.rule.drift_source == "lagged":
-            self.state = replace(self.state, lagged=asdict(self.updater.lagged_stats(records)))
+            sums = sum((ratio_stats(record.rows) for record in records), DriftStats())
+            self.state = replace(self.state, lagged=asdict(self.updater.over_processes(sums)))
 
     def _stats(self, shards: list[Shard], since: int) -> DriftStats | None:
         if not self.rule.needs_stats:

@@ -21,7 +21,6 @@ from fspo.objective import (
     denominator_for,
     log_ratios,
     objective,
-    ratio_stats,
     ratio_tokens,
     token_columns,
 )
@@ -203,16 +202,6 @@ class Updater:
             if not shard.micro.dummy:
                 tokens = ratio_tokens(self.correction.on, shard.old, shard.mismatch)
                 sums += drift_stats(tokens, shard.mask)
-        return self.over_processes(sums)
-
-    def lagged_stats(self, records: Sequence[Record]) -> DriftStats:
-        """Compute the drift statistics of a minibatch, over all processes, from the records of its update.
-
-        A rule with lagged drift computes the centre of its band in the next minibatch from them.
-        """
-        sums = DriftStats()
-        for record in records:
-            sums += ratio_stats(record.rows)
         return self.over_processes(sums)
 
     def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

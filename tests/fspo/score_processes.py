@@ -85,7 +85,6 @@ def main(folder: Path) -> None:
             folder / f"{name}-{rank}.npz",
             norm=taken.norm,
             unit=taken.unit,
-            log_prob=taken.log_prob,
             uncovered=np.array(sorted(taken.uncovered)),
             gradient=gradient.numpy(),
         )
