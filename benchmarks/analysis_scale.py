@@ -1,7 +1,7 @@
 """Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, of `fspo analyse` with sketches, and
 of the commands that users wait for.
 
-    python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000] [--folder KEEP]
+    python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000]
     python benchmarks/analysis_scale.py --run RUN      # analyse, doctor, figures, report, check, refusals
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -27,7 +26,6 @@ from measuring import RESULTS, machine, watch, write_results
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
-from fspo.base.files import whole_folder
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import GRADLOG
@@ -82,7 +80,6 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
     """Write the gradient log of a simulated run with about ``rows`` rows, and return the run's folder."""
-    run.mkdir(parents=True, exist_ok=True)
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
     rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
@@ -108,7 +105,6 @@ def main() -> None:
     parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
     parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
-    parser.add_argument("--folder", type=str, default="", help="keep the logs here, and use those that are there")
     parser.add_argument("--run", type=str, default="", help="time the commands on this trained run instead")
     options = parser.parse_args()
     if options.run:
@@ -116,12 +112,8 @@ def main() -> None:
         return
     if options.rows < 1000 * A_ROLLOUT:
         raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
-    folder = Path(options.folder or tempfile.mkdtemp(prefix="analysis-scale-"))
-    try:
-        results = measure(folder, options.rows, options.scored)
-    finally:
-        if not options.folder:
-            shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        results = measure(Path(folder), options.rows, options.scored)
     print(json.dumps(results, indent=1))
     write_results(results, RESULTS / "analysis_scale.json")
 
@@ -140,15 +132,12 @@ def commands(run: Path) -> dict[str, Any]:
 
 
 def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
-    """Write the simulated logs that are not in the folder yet; time `fspo analyse` and `fspo doctor` on them."""
-    whole = folder / f"rows-{most}"
-    if not whole.exists():
-        with whole_folder(whole) as part:
-            write_log(part, most)
+    """Write simulated logs to the folder; time `fspo analyse` and `fspo doctor` on them."""
+    whole = write_log(folder / f"rows-{most}", most)
     by_rows, doctor = [], []
     for rows in (most // 1000, most // 100, most // 10, most):
         run = folder / f"rows-{rows}"
-        if not run.exists():  # the first rollouts of the whole log
+        if run != whole:  # the first rollouts of the whole log
             (run / GRADLOG).mkdir(parents=True)
             for path in log_paths(whole)[: rows // A_ROLLOUT]:
                 os.link(path, run / GRADLOG / path.name)
@@ -157,10 +146,7 @@ def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
         doctor.append(number | timed("doctor", run))
     results: dict[str, Any] = {"by_rows": by_rows, "doctor": doctor}
     if scored:
-        run = folder / f"scored-{scored}"
-        if not run.exists():
-            with whole_folder(run) as part:
-                write_log(part, scored, WIDTH, prompts=64)
+        run = write_log(folder / f"scored-{scored}", scored, WIDTH, prompts=64)
         results["with_sketches"] = {"rows": scored, "width": WIDTH, **timed("analyse", run)}
     return results | machine("numpy", "scipy", "pandas", "pyarrow", "fspo")
 

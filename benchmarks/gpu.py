@@ -4,13 +4,11 @@ are written as soon as they are known.
     python benchmarks/gpu.py                                               # all parts, on a GPU
     python benchmarks/gpu.py --parts '[correctness,qwen3-8b-lora]' --minutes 4 --out results/gpu.json
     python benchmarks/gpu.py --shapes tiny                                 # the same code at tiny shapes, on a CPU
-    python benchmarks/gpu.py --parts '[qwen3-0.6b]' --out benchmarks/results/qwen3-0.6b-cpu.json            # on a CPU
 
 - ``correctness``: numbers on the device against float64, autograd and each other;
 - ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
   random weights: seconds of each phase, memory beside `fspo plan`, share of the device's matrix product rate, clip
   rates and cosines by length;
-- ``qwen3-0.6b``: the same at Qwen3-0.6B's shape, with 4 x 4 responses of up to 32 tokens; runs on a CPU too;
 - ``learning``: a model of 99M parameters learns chain-add: the estimands of the claims;
 - ``trl``: a rollout step at Qwen3-0.6B's shape beside TRL's.
 
@@ -79,8 +77,8 @@ class Place:
 
     @property
     def device(self) -> torch.device:
-        """The device of the models: the CPU for tiny shapes and without a GPU, else the GPU."""
-        return torch.device("cuda" if torch.cuda.is_available() and not self.tiny else "cpu")
+        """The device of the models: the CPU for tiny shapes, else the GPU."""
+        return torch.device("cpu" if self.tiny else "cuda")
 
     def shape(self, name: str) -> str:
         """Return the name of a model with random weights: of the named shape, or of a tiny one."""
@@ -194,7 +192,7 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
     """Return the options of a run on even-tokens of a model with random weights, bfloat16, without LoRA."""
     return c.TrainConfig(
         output=str(at.folder / run),
-        cpu=at.device.type == "cpu",
+        cpu=at.tiny,
         trackers=(),
         model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
         task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
@@ -245,20 +243,19 @@ def matmul_rate(device: torch.device, size: int) -> float:
     return 2.0 * size**3 / min(taken)
 
 
-def qwen3(at: Place, size: str, lora: bool) -> Found:
-    """Train a model of a Qwen3's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
-    began, small, on_cpu = time.monotonic(), at.tiny or size != "8B", at.device.type == "cpu"
-    config = training(at, f"Qwen3-{size}-Base", "run", rollouts=2 if small else 5)
-    if small:
-        prompts, responses, tokens = (12, 8, 24) if at.tiny else (4, 4, 32)
-        batch = replace(config.batch, prompts=prompts, responses=responses)
-        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=tokens))
+def qwen3(at: Place, lora: bool) -> Found:
+    """Train a model of Qwen3-8B's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
+    began = time.monotonic()
+    config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
+    if at.tiny:
+        batch = replace(config.batch, prompts=12)
+        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=24))
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
-    planned = plan(config, MachineConfig(device="cpu" if on_cpu else "gpu", gpus=1))
+    planned = plan(config, MachineConfig(device="cpu" if at.tiny else "gpu", gpus=1))
     yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
-    rate = matmul_rate(at.device, 256 if at.tiny else 2048 if on_cpu else 8192)
+    rate = matmul_rate(at.device, 256 if at.tiny else 8192)
     shape = shape_of(config.model.name_or_path)
     yield "matmul_flops", rate
     with torch.device(at.device):
@@ -268,7 +265,7 @@ def qwen3(at: Place, size: str, lora: bool) -> Found:
     model = ready_for_training(model, "the model", gradient_checkpointing=True, lora=config.model.lora)
     tokenizer = load_tokenizer(config.model.name_or_path)
     lines = train(at, config, began, 0.8 * at.seconds, model=model, tokenizer=tokenizer)
-    peak = peak_mib() / 2**10 if on_cpu else torch.cuda.max_memory_allocated() / 2**30
+    peak = peak_mib() / 2**10 if at.tiny else torch.cuda.max_memory_allocated() / 2**30
     of_plan = peak * 2**30 / planned.peak
     yield "peak_gib", {"measured": peak, "planned": planned.peak / 2**30, "measured_over_planned": of_plan}
     timed = lines[1:] or lines  # the first rollout warms up
@@ -355,13 +352,10 @@ def trl(at: Place) -> Found:
     yield case, json.loads(out.read_text())["cases"][case]["sides"]
 
 
-ON_CPU = "qwen3-0.6b"
-"""The part whose full shape a CPU can run."""
 PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
     "correctness": (correctness, 2),
-    "qwen3-8b-lora": (lambda at: qwen3(at, "8B", lora=True), 4),
-    "qwen3-8b-all": (lambda at: qwen3(at, "8B", lora=False), 3),
-    ON_CPU: (lambda at: qwen3(at, "0.6B", lora=False), 5),
+    "qwen3-8b-lora": (lambda at: qwen3(at, lora=True), 4),
+    "qwen3-8b-all": (lambda at: qwen3(at, lora=False), 3),
     "learning": (learning, 4),
     "trl": (trl, 2.5),
 }
@@ -412,7 +406,7 @@ def main(args: list[str] | None = None) -> int:
     for name in options.parts:
         if name not in PARTS:
             raise unknown_name("part", name, tuple(PARTS))
-    if options.shapes == "full" and not torch.cuda.is_available() and options.parts != [ON_CPU]:
+    if options.shapes == "full" and not torch.cuda.is_available():
         raise UserError("the full shapes need a GPU: add --shapes tiny to run the same code on a CPU")
     out, gpu = Path(options.out), torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     described = {"gpu": gpu, "cuda": torch.version.cuda}
