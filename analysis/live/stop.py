@@ -1,4 +1,4 @@
-"""Stops that `fspo.integrations.trl.observe` takes by name: the functions of this package's entry points fspo.stops."""
+"""Stops that `fspo.integrations.trl.observe` takes by name."""
 
 from __future__ import annotations
 

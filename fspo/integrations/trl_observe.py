@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,11 +25,12 @@ from fspo.objective import objective, token_columns
 from fspo.rules import Rule
 
 Reason = Callable[[str], str | None]
-"""What an entry point of the group `STOPS` names: from the run's folder, why training should end, or None."""
-STOPS = "fspo.stops"
+"""From the run's folder, why training should end, or None."""
+STOPS = ("critical", "warning")
+"""Functions of analysis/live/stop.py that `observe` takes by name."""
 
 
-def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_on: str | None = None) -> type:
+def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_on: str | Reason | None = None) -> type:
     """Return a subclass of TRL's trainer that also writes the gradient log and trains exactly as that trainer.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
@@ -45,49 +46,43 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_o
         Rollouts between score passes (`FSPOConfig`); 0 for never.
     tokens : bool
         Log the token log-ratios of each response beside their sums.
-    stop_on : str, optional
-        Name of an entry point of the group "fspo.stops", for example "critical" or "warning" (issues of ``fspo
-        doctor``). It is asked once a rollout, about the rollouts before; when it gives a reason, TRL writes a
-        checkpoint after the step and training ends with a warning that says the reason.
+    stop_on : str or function, optional
+        "critical" or "warning" (issues of ``fspo doctor``), or a function that takes the run's folder and returns a
+        reason to stop, or None. It is asked once a rollout, about the rollouts before; when it gives a reason, TRL
+        writes a checkpoint after the step and training ends with a warning that says the reason.
 
     Raises
     ------
     UserError
-        If ``trainer`` is another class, or no installed package declares the name ``stop_on``. When training begins:
-        if ``output_dir`` holds the log of another run.
+        If ``trainer`` is another class, or ``stop_on`` another name. When training begins: if ``output_dir`` holds the
+        log of another run.
     """
     if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
         raise UserError(f"observe takes trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
     for name in missing_methods():
         warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
-    options = {"score_every": score_every, "tokens": tokens, "reason": None if stop_on is None else _stop(stop_on)}
+    reason: Any = stop_on
+    if isinstance(stop_on, str):
+        if stop_on not in STOPS:
+            raise unknown_name("stop_on", stop_on, STOPS)
+        reason = getattr(import_module("analysis.live.stop"), stop_on)
+    reason = reason and staticmethod(reason)  # static, so that it is no method of the trainer
+    options = {"score_every": score_every, "tokens": tokens, "reason": reason}
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
-
-
-def _stop(name: str) -> tuple[Reason]:
-    """Return, in a tuple so that it is no method of the trainer, the function that an entry point of `STOPS` names."""
-    known = {point.name: point for point in entry_points(group=STOPS)}
-    if not known:
-        raise UserError(
-            f"stop_on={name!r}: no installed package declares {STOPS}; install fspo again (pip install -e .)"
-        )
-    if name not in known:
-        raise unknown_name("stop_on", name, sorted(known))
-    return (known[name].load(),)
 
 
 class _Stop(TrainerCallback):
     """Callback that asks for a reason to stop after the first update of each rollout, and ends training if given."""
 
-    def __init__(self, trainer: Any, reason: Reason) -> None:
-        self.trainer, self.reason, self.asked = trainer, reason, 0
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.asked = trainer, 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask about the rollouts that are written; every process ends at the same step."""
         if self.asked == self.trainer.log_rollout:
             return
         self.asked = self.trainer.log_rollout
-        told = [self.reason(str(args.output_dir)) if state.is_world_process_zero else None]
+        told = [self.trainer.reason(str(args.output_dir)) if state.is_world_process_zero else None]
         broadcast_object_list(told)
         if told[0] is not None:
             warnings.warn(f"training ends after step {state.global_step}: {told[0]}", stacklevel=2)
@@ -99,7 +94,7 @@ class _ObservedTrainer(LoggedTrainer):
 
     corrected: bool
     tokens: bool = False
-    reason: tuple[Reason] | None = None
+    reason: Reason | None = None
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -126,7 +121,7 @@ class _ObservedTrainer(LoggedTrainer):
             )
         self.open_log(rule, correction)
         if self.reason is not None:
-            self.add_callback(_Stop(self, *self.reason))
+            self.add_callback(_Stop(self))
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         self._seen = super()._get_per_token_logps_and_entropies(*args, **kwargs)

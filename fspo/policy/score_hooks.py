@@ -31,11 +31,6 @@ from fspo.policy.scored_layers import (
 )
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """Take a model out of DistributedDataParallel, torch.compile and the like."""
-    return extract_model_from_parallel(model)
-
-
 class ScoreHooks:
     """Sketch every response's score around a forward pass of any Hugging Face causal LM.
 
@@ -76,7 +71,7 @@ class ScoreHooks:
         seed: int = 0,
         rollout: int = 0,
     ):
-        self.model = unwrap(model)
+        self.model: nn.Module = extract_model_from_parallel(model)  # out of DDP, torch.compile and the like
         names = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
         if not names:
             raise UserError("the model has no trainable parameter to score: set requires_grad or add adapters")

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from accelerate.utils import extract_model_from_parallel
 from jaxtyping import Float, Float32, Shaped
 from torch import nn
 
 from fspo.config import ScoreConfig
 from fspo.policy.logprobs import token_log_probs
-from fspo.policy.score_hooks import ScoreHooks, unwrap
+from fspo.policy.score_hooks import ScoreHooks
 
 
 @dataclass
@@ -102,7 +103,7 @@ def score(
     config = config or ScoreConfig()
     # If the batch has no position ids, make them: a model would otherwise count the padding on the left as positions.
     batch = {"position_ids": (batch["attention_mask"].long().cumsum(1) - 1).clamp(min=0)} | dict(batch)
-    mask, model = batch["response_mask"].bool(), unwrap(model)
+    mask, model = batch["response_mask"].bool(), extract_model_from_parallel(model)
     hooks = ScoreHooks(model, width=config.width, projection=config.projection, seed=seed, rollout=rollout)
     with torch.enable_grad(), _without_dropout(model), hooks:
         tokens, _ = token_log_probs(model, batch, temperature, logits=logits, scores=hooks)

@@ -111,8 +111,8 @@ class Server:
             f"with `{self.command()}`"
         )
 
-    def send(self, model: PreTrainedModel, end: int) -> None:
-        """Write the model's weights and have the server load them.
+    def send(self, model: PreTrainedModel, end: int) -> str:
+        """Write the model's weights, have the server load them, and return the name under which it serves the model.
 
         Then one token is sampled with ``end``, which ends responses, alone allowed. Its log-prob must be 0 if the
         server reports log-probs of the distribution that it samples from. Raises UserError if it does not, or if it
@@ -128,6 +128,7 @@ class Server:
                 f"the vLLM server at {self.url} gives log-probs of another distribution than it samples: start it with "
                 f"`{self.command()}`"
             )
+        return name
 
     def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
         """Sample one response to each prompt; return their tokens and log-probs in the order of the prompts.
@@ -164,8 +165,7 @@ def run_vllm(
     sampling), and whether it ended at the limit of tokens. Raises UserError if the server does not answer or fails.
     """
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
-    server.send(model, eos[0])
-    name = server.model()
+    name = server.send(model, eos[0])
     # Give no seed: it would apply to a request, so equal prompts in the request would get equal responses.
     options = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_new_tokens}
     options |= {"ignore_eos": True, "stop_token_ids": eos}

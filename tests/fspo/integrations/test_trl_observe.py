@@ -1,8 +1,6 @@
 """`observe` inside the real TRL: the same weights as without it, and a log of what TRL did."""
 
 import re
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,34 +136,15 @@ def test_another_class_is_refused():
         observe(Dataset)
 
 
-@pytest.fixture
-def declared(tmp_path, monkeypatch):
-    """A package that declares this project's stops, whether it is installed or not, and one of its own."""
-    declares = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["entry-points"]
-    stops = declares["fspo.stops"] | {"own": "own_stop:rows", "never": "own_stop:none"}
-    package = tmp_path / "package" / "own-1.dist-info"
-    package.mkdir(parents=True)
-    lines = "".join(f"{name} = {value}\n" for name, value in stops.items())
-    (package / "entry_points.txt").write_text("[fspo.stops]\n" + lines)
-    (package / "METADATA").write_text("Name: own\nVersion: 1\n")
-    (package.parent / "own_stop.py").write_text(
-        "from fspo.gradlog import read_log\n\n"
-        "def rows(run):\n    return f'{len(read_log(run))} rows'\n\n"
-        "def none(run):\n    return None\n"
-    )
-    monkeypatch.syspath_prepend(package.parent)
-
-
 @pytest.mark.parametrize(
     ("name", "reward", "step", "reason"),
     [
         ("critical", 0.0, 9, "advantages_zero: every .*; fix: "),  # two rollouts of 4: the doctor wants 50 rows
         ("warning", 0.0, 9, "advantages_zero: every"),
-        ("own", 1.0, 5, "64 rows"),
-        ("never", 1.0, 12, None),
+        (lambda run: f"{len(read_log(run))} rows", 1.0, 5, "64 rows"),
+        (lambda _: None, 1.0, 12, None),
     ],
 )
-@pytest.mark.usefixtures("declared")
 def test_training_ends_with_a_checkpoint_where_stop_on_has_a_reason(
     tmp_path, monkeypatch, recwarn, name, reward, step, reason
 ):
@@ -181,10 +160,6 @@ def test_training_ends_with_a_checkpoint_where_stop_on_has_a_reason(
         assert re.match(f"training ends after step {step}: {reason}", told[0])
 
 
-@pytest.mark.usefixtures("declared")
-def test_stop_on_is_a_declared_name(monkeypatch):
-    with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, never, own, warning$"):
+def test_stop_on_is_a_known_name():
+    with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, warning$"):
         observe(GRPOTrainer, stop_on="criticl")
-    monkeypatch.setattr("fspo.integrations.trl_observe.entry_points", lambda **_: [])
-    with pytest.raises(UserError, match=r"install fspo again \(pip install -e \.\)"):
-        observe(GRPOTrainer, stop_on="critical")
