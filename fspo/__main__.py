@@ -10,6 +10,7 @@ from typing import NamedTuple, NoReturn
 
 from fspo import __version__
 from fspo.base.errors import run_cli, unknown_name
+from fspo.base.processes import end_with_launcher
 
 
 class Command(NamedTuple):
@@ -94,8 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def script() -> NoReturn:
     """Run the console script ``fspo``."""
-    from fspo.base.processes import end_with_launcher
-
     end_with_launcher()
     run_cli(main)
 

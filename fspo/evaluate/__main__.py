@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from fspo.base.command_line import CommandParser
-from fspo.base.errors import UserError
+from fspo.base.errors import UserError, run_cli
+from fspo.base.processes import end_with_launcher
 from fspo.config import SamplingConfig
 from fspo.config.evaluation import AnswerConfig
 from fspo.tasks.known_sets import BENCHMARKS
@@ -65,8 +66,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from fspo.base.errors import run_cli
-    from fspo.base.processes import end_with_launcher
-
     end_with_launcher()
     run_cli(main)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
@@ -226,9 +228,6 @@ def keep_steps_before(run: str | Path, step: int) -> int:
 
     Raises UserError if ``step`` is 0 and the folder already holds a log, which then belongs to another run.
     """
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     following = 0
     for path in log_paths(run):
         if step == 0:

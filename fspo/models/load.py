@@ -7,18 +7,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.config import Dtype, LoraOptions
 from fspo.models.shapes import EMBEDDED, RANDOM, check_place, embedded_config, shape_of
-from fspo.tasks import even_tokens
+from fspo.tasks import chain_add, even_tokens
 from fspo.tasks.even_tokens import END, END_EVERY
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # A field of a Hugging Face configuration with one of these words in its name is taken for a dropout probability.
@@ -43,8 +50,6 @@ def build_embedded_model(seed: int = 0, shape: Qwen3Config | None = None) -> Qwe
     shape : Qwen3Config, optional
         Another shape (configuration) than the embedded model's, for a task with other tokens.
     """
-    from transformers import Qwen3ForCausalLM
-
     config = shape or embedded_config()
     with local_seed(seed):
         return Qwen3ForCausalLM(config).eval()
@@ -59,8 +64,6 @@ def build_random_model(
 
     The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed.
     """
-    from transformers import AutoModelForCausalLM
-
     with local_seed(seed):
         model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype], attn_implementation=attn_implementation)
     model.generation_config.eos_token_id = list(range(END, shape.vocab_size, END_EVERY))
@@ -100,8 +103,6 @@ def load_model(
     UserError
         The files are missing or damaged, the architecture is no causal LM, or an option is impossible.
     """
-    from transformers import AutoModelForCausalLM
-
     if dtype not in DTYPES:
         raise unknown_name("dtype", str(dtype), tuple(DTYPES))
     if str(name_or_path) == EMBEDDED:
@@ -178,12 +179,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
     Raises UserError if the files are missing, or the tokenizer has no end token.
     """
-    from transformers import AutoTokenizer
-
     if str(name_or_path) == EMBEDDED:
-        from fspo.tasks.chain_add import build_tokenizer
-
-        return build_tokenizer()
+        return chain_add.build_tokenizer()
     if str(name_or_path).startswith(RANDOM):
         return even_tokens.build_tokenizer(shape_of(str(name_or_path)).vocab_size)
     with _readable(name_or_path):
@@ -223,8 +220,6 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 def _readable(name_or_path: str | Path) -> Iterator[None]:
     """Turn a library's error on loading a model or tokenizer in a ``with`` block into a UserError of one line."""
     check_place(name_or_path)
-    from safetensors import SafetensorError
-
     try:
         yield
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
@@ -258,6 +253,6 @@ def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
             # peft uses the old name of a property, and transformers 5.22 warns of it. The warning is hidden, because no
             # user can act on it.
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            return cast("PreTrainedModel", get_peft_model(model, config))
+            return cast(PreTrainedModel, get_peft_model(model, config))
     except ValueError as error:
         raise UserError(f"lora does not fit this model: {' '.join(str(error).split())}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fspo.base.command_line import CommandParser, next_step
+from fspo.base.errors import run_cli
 from fspo.base.options import make_parser, parse
 from fspo.config.machine import PlanConfig
 
@@ -35,6 +36,4 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from fspo.base.errors import run_cli
-
     run_cli(main)

@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import write_text
 from fspo.base.processes import end_with_parent
@@ -192,8 +194,6 @@ def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -
         If a process fails otherwise. The other processes are then ended; they resume when the reproduction is started
         again. The message shows the last line of the failed process's log.
     """
-    from tqdm.auto import tqdm
-
     waiting = [job for job in jobs if not (is_over(job.run) and _is_of(job))]
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
 

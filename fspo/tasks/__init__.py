@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
+from jsonargparse import ArgumentError, ArgumentParser
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.tasks.base import Example, Rewards, Task, TeachingTask, encode_prompt
@@ -85,8 +86,6 @@ def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> C
     UserError
         An unknown name (the message suggests the nearest known one), a missing option, or a value of the wrong type.
     """
-    from jsonargparse import ArgumentError, ArgumentParser
-
     _check_names(cls, options, kind)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "config")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 
@@ -47,9 +50,6 @@ def read_rows(path: str, subset: str | None = None, split: str = "train") -> Ite
 
 
 def _parquet(path: Path) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches():

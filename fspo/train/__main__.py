@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fspo.base.command_line import CommandParser
+from fspo.base.command_line import CommandParser, next_step
+from fspo.base.errors import run_cli
+from fspo.base.options import make_parser, parse
+from fspo.base.processes import end_with_launcher
+from fspo.config import TrainConfig
+from fspo.gradlog.run_folder import CONFIG, MODEL
+from fspo.models.shapes import check_place
+from fspo.tasks import make_task
+from fspo.train.folder_owner import check_folder
 
 # Let idle OpenMP threads sleep: threads that spin can slow another process on the same CPU by a factor of a hundred.
 # OpenMP reads this variable once, so it is set before torch loads.
@@ -34,22 +40,11 @@ The flag is no setting of a run, so it is not part of the run's configuration.""
 
 def build_parser() -> CommandParser:
     """Return the parser of ``fspo train``. It does not know the flag ``--noise-floor``, which `main` reads itself."""
-    from fspo.base.options import make_parser
-    from fspo.config import TrainConfig
-
     return make_parser(TrainConfig, "fspo train", EXAMPLES)
 
 
 def main(args: list[str] | None = None) -> int:
     """Parse the command line, then train or measure the noise floor; return the exit status."""
-    from fspo.base.command_line import next_step
-    from fspo.base.options import parse
-    from fspo.config import TrainConfig
-    from fspo.gradlog.run_folder import CONFIG, MODEL
-    from fspo.models.shapes import check_place
-    from fspo.tasks import make_task
-    from fspo.train.folder_owner import check_folder
-
     words = list(sys.argv[1:] if args is None else args)
     noise_floor = NOISE_FLOOR in words
     config = parse(TrainConfig, [w for w in words if w != NOISE_FLOOR], build_parser())
@@ -96,8 +91,5 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from fspo.base.errors import run_cli
-    from fspo.base.processes import end_with_launcher
-
     end_with_launcher()
     run_cli(main)
