@@ -175,9 +175,8 @@ def read_rows(
 ) -> tuple[list[pa.Table], list[str]]:
     """Read rows of one log file; return a list of tables and a list of messages on what cannot be read.
 
-    There is one table of all row groups, or, if a row group is broken, one table for each readable row group. There is
-    one message for each broken row group, or one for the whole file if it cannot be opened. The tables do not carry the
-    file's header.
+    There is one table for each row group that can be read, and one message for each that cannot, or one for the whole
+    file if it cannot be opened. The tables do not carry the file's header.
 
     Parameters
     ----------
@@ -196,18 +195,12 @@ def read_rows(
     errors = (pa.ArrowException, OSError, ValueError)
     try:
         with pq.ParquetFile(file.path, read_dictionary=codes, page_checksum_verification=True) as source:
-            try:
-                tables = [source.read_row_groups(numbers, columns=wanted, use_threads=False)]
-            except errors as error:
-                if len(numbers) == 1:
-                    damage.append(f"{broken(file.path, error)} ({file.groups[numbers[0]].rows} rows lost)")
-                else:
-                    for number in numbers:
-                        try:
-                            tables.append(source.read_row_group(number, columns=wanted, use_threads=False))
-                        except errors as error:
-                            lost = f"row group {number}, {file.groups[number].rows} rows lost"
-                            damage.append(f"{broken(file.path, error)} ({lost})")
+            for some in [[number] for number in numbers] or [[]]:  # of a file without a row group the columns alone
+                try:
+                    tables.append(source.read_row_groups(some, columns=wanted, use_threads=False))
+                except errors as error:
+                    lost = f"row group {some[0]}, {file.groups[some[0]].rows} rows lost"
+                    damage.append(f"{broken(file.path, error)} ({lost})")
     except errors as error:
         damage.append(f"{broken(file.path, error)} ({sum(file.groups[g].rows for g in numbers)} rows lost)")
     chosen = None if phases is None else list(phases)
