@@ -40,7 +40,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_fair_exponents(data: Frame, rules: list[str], ax: Axes | None = None) -> Axes:
     """Draw fair exponents: each rule that trained has a row, in which those of both signs, of A > 0 and of A < 0 stand
-    below each other, one mark a run. ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``exponent``,
+    below each other, a mark for each run. ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``exponent``,
     ``exponent_ci_low`` and ``exponent_ci_high``.
     """
     colors, markers = ({sign: look[i] for sign, look in LOOKS.items()} for i in (1, 2))

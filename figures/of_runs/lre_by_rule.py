@@ -20,9 +20,9 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Length Reweighting Error by rule"
 TITLE_BY = "Reweighting error by rule (bins: {label})"
 CAPTION = (
-    "{error} (docs/theory.md section 3) of the rules that drop; 0 is fair. Left to right: of the share in the band "
-    f"(all responses), of the share not clipped and of the kept weight (A ≠ 0). Bars: {PERCENT} intervals. "
-    "{what}.{missing}"
+    "{error} (docs/theory.md section 3; 0 is even) where clipped responses are dropped. Left to right: of the "
+    f"share in the band (all responses), of the share not clipped and of the kept weight (A ≠ 0). Bars: {PERCENT} "
+    "intervals. {what}.{missing}"
     "\n\nUpper row LRE_2, bias-corrected, with intervals by test inversion; lower row LRE_inf, plug-in, with those of "
     "simultaneous bands."
 )

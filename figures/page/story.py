@@ -33,26 +33,26 @@ def as_trained(acceptance: Frame) -> str:
         if ends is not None:
             short, long = ends
             told.append(
-                f"{rule} clips {percent(1 - short['estimate'])} of responses of {_span(short)} tokens, the shortest, "
-                f"and {percent(1 - long['estimate'])} of those of {_span(long)}, the longest"
+                f"{rule} clips {100 - 100 * short['estimate']:.1f} % of the shortest responses ({_span(short)} tokens) "
+                f"and {100 - 100 * long['estimate']:.1f} % of the longest ({_span(long)})"
             )
     return f"As trained, {'; '.join(told[:MOST])}." if told else ""
 
 
 def at_equal_rates(acceptance: Frame) -> str:
     """Say how often each rule that the paper compares clips the shortest and the longest responses of one run, with
-    ranges at which all rules have an equal clip rate.
-    """
+    ranges at which all rules have an equal clip rate."""
     rows, where = _matched(_by_length(acceptance))
     parts = {rule: own.drop_duplicates("bin").set_index("bin") for rule, own in _by_rule(rows)}
     rates = pd.DataFrame({rule: own["estimate"] for rule, own in parts.items()}).dropna(axis=1, how="all").dropna()
     if rates.empty or len(rates) < 2:
         return _missing("how often each length is clipped", rows)
     short, long = rates.index.min(), rates.index.max()
-    clipped = [[percent(1 - a) for a in rates.loc[at].to_numpy(float)] for at in (short, long)]
-    told = [f"{rule} {few} and {many}" for rule, few, many in zip(rates, *clipped, strict=True)]
-    spans = " and ".join(_span(parts[rates.columns[0]].loc[at]) for at in (short, long))
-    return f"{where}the clip rates of the shortest and the longest responses ({spans} tokens) are: {', '.join(told)}."
+    clipped = 100 - 100 * rates
+    told = [f"{own[short]:.1f} % and {own[long]:.1f} % under {rule}" for rule, own in clipped.items()]
+    first, last = (_span(parts[rates.columns[0]].loc[at]) for at in (short, long))
+    whose = f"the shortest responses ({first} tokens) and of the longest ({last})"
+    return f"{where}the clip rate of {whose} is {', '.join(told)}."
 
 
 def direction(cosine: Frame) -> str:
