@@ -36,12 +36,7 @@ def build_parser() -> CommandParser:
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {', '.join(PRESETS)}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
-    p.add_argument(
-        "--aggregation",
-        type=str | None,
-        default=None,
-        help=f"how the loss was averaged: {averages}",
-    )
+    p.add_argument("--aggregation", type=str | None, default=None, help=f"how the loss was averaged: {averages}")
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
     p.add_argument("--tokens", type=bool, default=False, help="write the log-ratios of each token too")

@@ -36,7 +36,6 @@ from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED, USER_PREFIX
 from fspo.rules import Estimator, Rule, preset, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
-_TOKEN_LISTS: dict[str, str] = {"update": "token_log_ratio", "behaviour": "token_behaviour_log_ratio"}
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
 _STEP_IN_NAME = re.compile(r"(?:step|iter|iteration|rollout|batch)[_-]?(\d+)|^(\d+)(?=\.)")
@@ -281,8 +280,10 @@ class Converter:
                         out[column] = np.zeros(n)
                         with np.errstate(invalid="ignore"):
                             np.maximum.at(out[column], row, values)
-                if self.options.tokens and (column := _TOKEN_LISTS.get(ratio)):
-                    out[column] = np.split(s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1])
+                if self.options.tokens and ratio != "total":
+                    out[f"token_{names.log_ratio}"] = np.split(
+                        s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1]
+                    )
         return out
 
     def _at_most_0(self, columns: ChunkColumns, name: str, values: Floats, row: Ints) -> Floats:
@@ -305,10 +306,8 @@ class Converter:
         if not columns.is_list("token_weights"):
             return
         flat, row = columns.kept("token_weights")
-        for what, one in (
-            ("no number: an overflow, which a mask of 0 turns into NaN", ~np.isfinite(flat)),
-            ("a weight above 2, the usual cap", flat > 2),
-        ):
+        overflow = "no number: an overflow, which a mask of 0 turns into NaN"
+        for what, one in ((overflow, ~np.isfinite(flat)), ("a weight above 2, the usual cap", flat > 2)):
             if one.any():
                 where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
                 self.report.note(f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})")
@@ -327,8 +326,8 @@ class Converter:
         if self.options.group_size:
             return numbers // self.options.group_size
         if columns.is_list("tokens") and columns.is_list("mask"):
-            both = zip(*(got[name].array.to_pylist() for name in ("tokens", "mask")), strict=True)
-            begun = [np.array(tokens[: [*map(bool, mask), True].index(True)], np.int64) for tokens, mask in both]
+            both = zip(got["tokens"].array.to_pylist(), got["mask"].array.to_pylist(), strict=True)
+            begun = [np.array((ids or [])[: [*map(bool, kept or []), True].index(True)], int) for ids, kept in both]
             return np.array([hashed(prompt.tobytes().hex()) for prompt in begun], np.int64)
         self.report.note("no prompt: every response counts as independent, so intervals are too short (--group-size)")
         self.grouped = False

@@ -48,8 +48,7 @@ def import_run(
     sources = find_sources(source, options.columns)
     report = Report(str(source), str(target), ignored=list(sources.ignored))
     for kind in ("table", "state", "scalars"):
-        if files := getattr(sources, kind):
-            report.files[kind] = [file.name for file in files]
+        report.files[kind] = [file.name for file in getattr(sources, kind)]
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report)
         import_scalars(sources, part, options.updates_per_rollout, options.columns, report)
@@ -104,10 +103,8 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
     report.rows, report.rollouts = len(frame), len(frame["rollout"].unique())
     if {*VERSIONS} <= {*frame} and (several := np.count_nonzero(frame[VERSIONS[0]] < frame[VERSIONS[1]])):
         report.note(f"{several} of {len(frame)} responses were sampled by several versions of the weights")
-    of = {
-        ratio: np.asarray(frame.get(columns.log_ratio, np.full(len(frame), np.nan)))
-        for ratio, columns in RATIO_COLUMNS.items()
-    }
+    unknown = np.full(len(frame), np.nan)
+    of = {ratio: np.asarray(frame.get(columns.log_ratio, unknown)) for ratio, columns in RATIO_COLUMNS.items()}
     of["total"] = of["update"] + of["behaviour"]
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
     rollout, step = (np.asarray(frame[name], np.int64) for name in ("rollout", "step"))

@@ -70,8 +70,10 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
             done += len(part)
             yield part
     except (pa.ArrowException, OSError, EOFError, ValueError, zlib.error) as error:
-        what = f"{path}: what follows row {done} cannot be read: {_reason(error)}"
-        damage.append(what if done else str(_unreadable(path, error)))
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else reason
+        what = f"{path}: what follows row {done} cannot be read: {reason}"
+        damage.append(what if done else f"{path} cannot be read: {reason}; repair it or move it away")
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
@@ -120,16 +122,6 @@ def _flat(table: pa.Table) -> pa.Table:
     while any(map(pa.types.is_struct, table.schema.types)):
         table = table.flatten()
     return table
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} cannot be read: {_reason(error)}; repair it or move it away")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text in UTF-8"
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _head(schema: pa.Schema) -> pa.RecordBatch:
