@@ -103,6 +103,7 @@ def case(path: Path):
 def test_the_blocks_of_a_page_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(TUTORIALS.parents[1] / "examples")  # of the clone, where the reader stands
+    assert "After this page you" in path.read_text(encoding="utf-8")
     assert Page().run(path) > 0
 
 
