@@ -243,14 +243,14 @@ class Converter:
                 )
             lists[name], row = flat, place
         sums = {name: columns.numbers(name) for name in TOKENS if name in got and name not in lists}
-        for name in sums.keys() - {"log_ratio"}:
+        for name in [name for name in sums if name != "log_ratio"]:
             sums[name] = self._at_most_0(columns, name, sums[name], np.arange(n))
         if lists:
             keep = columns.mask(next(iter(lists.values())))
             if "mask" not in got and "length" in got:
                 keep &= columns.within(row)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
-            for name in lists.keys() - {"log_ratio"}:
+            for name in [name for name in lists if name != "log_ratio"]:
                 lists[name] = self._at_most_0(columns, name, lists[name], row)
             keep = self.watch.look(lists, row, columns.ids, chosen)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
