@@ -12,15 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
 from fspo.gradlog import schema as gradschema
 from fspo.gradlog.run_folder import GRADLOG
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAME = re.compile(r"rollout-(\d{8,})-rank-(\d{4,})\.parquet")
 FEW_VALUES = tuple(name for name, column in gradschema.LOG_COLUMNS.items() if column.kind == "string")
@@ -107,6 +106,8 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
     UserError
         If there is no file, or none that can be read.
     """
+    import pyarrow as pa
+
     folder = Path(run) / GRADLOG
     paths = [p for p in log_paths(run) if rollouts is None or rollouts[0] <= rollout_of(p) <= rollouts[1]]
     if not paths:
@@ -128,6 +129,8 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
 
 
 def _footer(path: Path) -> LogFile:
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(path) as file:
         found, names = file.metadata, file.schema_arrow.names
         if twice := {name for name in names if names.count(name) > 1}:
@@ -187,6 +190,9 @@ def read_rows(
     groups : sequence of int, optional
         Numbers of the row groups to read; all by default.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     wanted = None if columns is None else [c for c in dict.fromkeys([*columns, "phase"]) if c in file.columns]
     numbers = list(range(len(file.groups))) if groups is None else list(groups)
     codes = [c for c in FEW_VALUES if c in file.columns and (wanted is None or c in wanted)]
@@ -208,6 +214,9 @@ def read_rows(
 
 
 def _of_phases(table: pa.Table, phases: list[str] | None) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if phases is None or "phase" not in table.column_names:
         return table
     kept = table["phase"]

@@ -12,12 +12,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from fspo.base.errors import UserError
 from fspo.base.files import remove_parts, whole_file
@@ -26,6 +23,9 @@ from fspo.gradlog.files import file_name, log_paths, rollout_of
 from fspo.gradlog.run_folder import GRADLOG
 from fspo.gradlog.schema import REQUIRED, schema, typed
 from fspo.rules import GoneError, Rule
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class GradLogWriter:
@@ -72,6 +72,8 @@ class GradLogWriter:
 
         Raises UserError for an unknown column or a missing required one.
         """
+        import pyarrow as pa
+
         unknown = set(rows) - set(self.schema.names)
         missing = [name for name in REQUIRED if name not in rows]
         if unknown or missing:
@@ -84,6 +86,8 @@ class GradLogWriter:
         self._batches.append(pa.record_batch(columns, schema=self.schema))
 
     def _column(self, f: pa.Field, value: Any, n: int, rows: Mapping[str, Any]) -> pa.Array:
+        import pyarrow as pa
+
         if value is None:
             return pa.nulls(n, f.type)
         if f.name == "score_unit":
@@ -100,6 +104,9 @@ class GradLogWriter:
         Returns the file's path, or None if there are no rows. With ``keep`` the rows stay in memory, and the next flush
         writes them again together with further rows of the rollout.
         """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         if not self._batches:
             return None
         path = self.folder / file_name(rollout, self.rank)
@@ -149,6 +156,9 @@ class GradLog:
 
     def column(self, name: str) -> np.ndarray:
         """Return a column as a numpy array (N,); nulls become NaN in floating columns, and False, 0 or "" in others."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         if name not in self.table.column_names:
             raise UserError(
                 f"the gradient log has no column {name!r}: let the trainer write it, or read one of "
@@ -165,6 +175,8 @@ class GradLog:
 
     def count(self, name: str, value: str) -> int:
         """Count the rows that hold ``value`` in a column of text."""
+        import pyarrow.compute as pc
+
         return int(pc.sum(pc.equal(self.table[name], value)).as_py() or 0)  # type: ignore[attr-defined]
 
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
@@ -183,6 +195,8 @@ class GradLog:
 
     def where(self, mask: np.ndarray) -> GradLog:
         """Return a GradLog of the rows at which ``mask`` (N,) is true."""
+        import pyarrow as pa
+
         return GradLog(self.table.filter(pa.array(mask)), self.metadata, self.damage)
 
     @staticmethod
@@ -272,6 +286,8 @@ def read_files(
 
     Raises UserError if none of the files and row groups can be read.
     """
+    import pyarrow as pa
+
     tables: list[pa.Table] = []
     damage = list(damage)
     for file, groups in parts:
@@ -290,6 +306,8 @@ def read_files(
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
     """Concatenate tables; the result has every column that occurs in at least one of them."""
+    import pyarrow as pa
+
     forms = {str(table.schema.field("score_unit").type) for table in tables if "score_unit" in table.column_names}
     if len(forms) > 1:
         raise UserError(f"the log has sketches of several widths or types ({', '.join(sorted(forms))}): keep one kind")

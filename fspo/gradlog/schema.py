@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA_VERSION = (1, 2)
 """Version (major, minor) of the log's columns. Logs of any minor version are read; another major version is refused."""
@@ -127,6 +128,8 @@ def schema(
     exact: bool = False,
 ) -> pa.Schema:
     """Make the Arrow schema of a log whose sketches have ``width`` entries (0: no column for sketches)."""
+    import pyarrow as pa
+
     types = {
         "string": pa.string(),
         "bool": pa.bool_(),
@@ -158,6 +161,8 @@ def typed(table: pa.Table) -> pa.Table:
     """Cast each column to its kind in the schema (boolean, number or text), so that the tables of all trainers can be
     joined.
     """
+    import pyarrow as pa
+
     for place, f in enumerate(table.schema):
         kind = LOG_COLUMNS[f.name].kind if f.name in LOG_COLUMNS else ""
         if kind == "bool" and not pa.types.is_boolean(f.type):
