@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fspo.config.option_ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, Ranged, number
 
 
 @dataclass(frozen=True)
-class AnswerConfig:
+class AnswerConfig(Ranged, group=""):
     """How answers to a benchmark are sampled. All answers in one file are sampled with the same settings.
 
     Parameters
@@ -34,6 +34,3 @@ class AnswerConfig:
     max_prompt_tokens: int = number(2048, 1)
     seed: int = number(0, 0, SEEDS)
     chat_template: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "")

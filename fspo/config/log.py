@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from fspo.base.errors import UserError
-from fspo.config.option_ranges import MOST, check_ranges, number
+from fspo.config.option_ranges import MOST, Ranged, check_ranges, number
 
 
 @dataclass(frozen=True)
-class ScoreConfig:
+class ScoreConfig(Ranged, group="log.scores"):
     """How scores (gradients of the log-probability of a response) are sketched.
 
     Parameters
@@ -25,9 +25,6 @@ class ScoreConfig:
 
     width: int | None = number(2048, 1)
     projection: int | None = number(16, 1)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "log.scores")
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Literal
 
 import psutil
 
-from fspo.config.option_ranges import check_ranges, number
+from fspo.config.option_ranges import Ranged, number
 from fspo.config.train import TrainConfig
 
 
 @dataclass(frozen=True)
-class MachineConfig:
+class MachineConfig(Ranged, group="machine"):
     """The machine that the run is planned for.
 
     Parameters
@@ -34,9 +34,6 @@ class MachineConfig:
     gpus: int = number(8, 1, 10**6)
     memory: float | None = number(None, 0, 1e6, above=True)
     mixed_precision: Literal["bf16", "no"] | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "machine")
 
     @property
     def gib(self) -> float:

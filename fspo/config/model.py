@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fspo.config.option_ranges import SEEDS, check_ranges, number
+from fspo.config.option_ranges import SEEDS, Ranged, number
 
 Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class LoraOptions:
+class LoraOptions(Ranged, group="model.lora"):
     """Train low-rank adapters instead of all weights; needs the package's extra ``lora``.
 
     Parameters
@@ -30,9 +30,6 @@ class LoraOptions:
     alpha: float = number(32.0, 0, 1e6, above=True)
     target_modules: list[str] | str = "all-linear"
     seed: int = number(0, 0, SEEDS)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "model.lora")
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class WarmupConfig:
+class WarmupConfig(Ranged, group="warmup"):
     """How the embedded model is warmed up.
 
     Parameters
@@ -106,6 +103,3 @@ class WarmupConfig:
     attempts: int = number(3, 1)
     threads: int = number(1, 1, 1024)
     cache_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "warmup")

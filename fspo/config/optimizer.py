@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from fspo.config.option_ranges import check_ranges, number
+from fspo.config.option_ranges import Ranged, number
 
 
 @dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Ranged, group="optim"):
     """The optimizer and its settings.
 
     Parameters
@@ -39,6 +39,3 @@ class OptimConfig:
     weight_decay: float = number(0.0, 0, 10)
     max_grad_norm: float = number(1.0, 0, 1e9, above=True, also=(inf,))
     max_skipped_updates: int = number(10, 0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "optim")

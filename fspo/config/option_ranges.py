@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, NamedTuple
 
@@ -67,3 +67,16 @@ def check_ranges(config: Any, group: str) -> None:
         value, allowed = getattr(config, one.name), one.metadata.get("range")
         if allowed is not None and value is not None and (fix := allowed.fix(value)):
             raise UserError(f"{group + '.' if group else ''}{one.name} is {value}: {fix}")
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """Base of a group of options, whose numbers must lie in the ranges of their fields; messages call it ``group``."""
+
+    _group = ""
+
+    def __init_subclass__(cls, group: str) -> None:
+        cls._group = group
+
+    def __post_init__(self) -> None:
+        check_ranges(self, self._group)

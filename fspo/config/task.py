@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fspo.config.option_ranges import check_ranges, number
+from fspo.config.option_ranges import Ranged, number
 
 
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Ranged, group="task"):
     """The task: the prompts to train on and how responses are judged.
 
     Parameters
@@ -31,12 +31,9 @@ class TaskConfig:
     chat_template: bool | None = None
     max_prompt_tokens: int = number(2048, 1)
 
-    def __post_init__(self) -> None:
-        check_ranges(self, "task")
-
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(Ranged, group="eval"):
     """Evaluation of a training run on held-out prompts.
 
     Parameters
@@ -52,6 +49,3 @@ class EvalConfig:
     every: int = number(5, 0)
     prompts: int = number(256, 1)
     temperature: float = number(1.0, 1e-3, 1e3, also=(0,))
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "eval")

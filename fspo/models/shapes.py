@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
+from fspo.tasks import even_tokens
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, Qwen3Config
@@ -23,11 +24,21 @@ BUILT_IN: dict[str, tuple[Any, ...]] = {
     "Qwen3-8B-Base": (4096, 12_288, 36, 32, False),
 }
 """Values of `FIELDS` of models that need no config.json, by the part of the model's name after the last slash."""
+NO_SHAPE = (
+    "no shape of {!r}: give a folder with config.json, a Hugging Face name that this machine can reach, "
+    f"{EMBEDDED}, or one of {', '.join(BUILT_IN)}"
+)
 
 
-def check_place(name_or_path: str | Path) -> None:
-    """Raise UserError if a model's or tokenizer's name is the path of a folder that is missing."""
-    place = Path(name_or_path)
+def check_place(name_or_path: str | Path, task: str = even_tokens.NAME) -> None:
+    """Raise UserError if a model's or tokenizer's name is the path of a folder that is missing, or if it asks for
+    random weights and the shape, or the task with the name ``task``, is none that they may have."""
+    name = str(name_or_path).removeprefix(RANDOM)
+    place, random = Path(name), name != str(name_or_path)
+    if random and task != even_tokens.NAME:
+        raise UserError(f"a model with random weights knows task {even_tokens.NAME!r} alone: name it with --task.name")
+    if random and "/" not in name and name not in (EMBEDDED, *BUILT_IN) and not place.exists():
+        raise UserError(NO_SHAPE.format(name))
     if not place.exists() and place.parent != Path() and place.parent.is_dir():
         raise UserError(f"there is no folder {place}: give the folder of a model or a run, or a Hugging Face name")
 
@@ -73,6 +84,7 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
     """
     from transformers import AutoConfig, Qwen3Config
 
+    check_place(name_or_path)
     name = name_or_path.removeprefix(RANDOM)
     if name == EMBEDDED:
         return embedded_config()
@@ -82,7 +94,4 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(name).get_text_config(decoder=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"no shape of {name!r}: give a folder with config.json, a Hugging Face name that this machine can reach, "
-            f"{EMBEDDED}, or one of {', '.join(BUILT_IN)}"
-        ) from error
+        raise UserError(NO_SHAPE.format(name)) from error

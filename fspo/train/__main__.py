@@ -12,8 +12,8 @@ from fspo.base.options import make_parser, parse
 from fspo.base.processes import end_with_launcher
 from fspo.config import TrainConfig
 from fspo.gradlog.run_folder import CONFIG, MODEL
-from fspo.models.shapes import check_place
-from fspo.tasks import make_task
+from fspo.models.shapes import EMBEDDED, check_place
+from fspo.tasks import make_task, teaching_task
 from fspo.train.folder_owner import check_folder
 
 # Let idle OpenMP threads sleep: threads that spin can slow another process on the same CPU by a factor of a hundred.
@@ -56,9 +56,11 @@ def main(args: list[str] | None = None) -> int:
         return 0
     if os.environ.get("RANK", "0") == "0":  # refuse what is wrong before the seconds that it takes to load torch
         check_folder(Path(config.output), config)
-        check_place(config.model.name_or_path)
+        check_place(config.model.name_or_path, config.task.name)
+        check_place(config.model.tokenizer or EMBEDDED)
         config.tracker_names()
-    task = make_task(config.task.name, config.task.options)
+    build = teaching_task if config.model.name_or_path == EMBEDDED else make_task
+    task = build(config.task.name, config.task.options)
     from fspo.train.trainer import Trainer
 
     try:

@@ -17,9 +17,9 @@ from fspo.config import TrainConfig
 from fspo.distributed.layout import check_sharding, refuse_deepspeed
 from fspo.gradlog.run_folder import TENSORBOARD
 from fspo.models.load import check_vocabulary, load_model, load_tokenizer
-from fspo.models.shapes import EMBEDDED, RANDOM
+from fspo.models.shapes import EMBEDDED, check_place
 from fspo.models.warmup import warm_up
-from fspo.tasks import even_tokens, teaching_task
+from fspo.tasks import teaching_task
 
 PROJECT = "fspo"
 """Name of the project in which trackers such as wandb collect runs."""
@@ -85,8 +85,7 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
     The embedded model is warmed up first. The main process warms it up, and the other processes then find the warmed-up
     model in the cache.
     """
-    if config.model.name_or_path.startswith(RANDOM) and config.task.name != even_tokens.NAME:
-        raise UserError(f"a model with random weights knows task {even_tokens.NAME!r} alone: name it with --task.name")
+    check_place(config.model.name_or_path, config.task.name)
     if config.model.name_or_path != EMBEDDED:
         return config.model.name_or_path
     task = teaching_task(config.task.name, config.task.options)
