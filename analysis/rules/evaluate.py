@@ -31,6 +31,7 @@ from fspo.rules import (
     CRITERIA,
     OF_CLIP_RULES,
     PRESETS,
+    Clip,
     Edges,
     Rate,
     Ratio,
@@ -94,26 +95,14 @@ class CaseEffect:
 
 @dataclass(frozen=True)
 class Band:
-    """The band of a case, placed for rows (N,), with half-widths that a factor may multiply.
+    """The band of a case, placed for rows (N,), with half-widths that a factor may multiply."""
 
-    Attributes
-    ----------
-    rule : Rule
-        The rule in force at the rows' last step.
-    value : array (N,)
-        What the band is on: S, or the number of a criterion.
-    centre, below, above : array (N,)
-        Centre m_L, and half-widths on either side of it, nats.
-    over, under : array (N,)
-        Factors by which the half-widths would have to be multiplied for the upper, or the lower, edge to lie at value.
-    """
-
-    rule: Rule
-    value: Floats
-    centre: Floats
-    below: Floats
+    rule: Rule  # the rule in force at the rows' last step
+    value: Floats  # (N,) what the band is on: S, or the number of a criterion
+    centre: Floats  # (N,) centre m_L, nats
+    below: Floats  # (N,) half-widths on either side of it, nats
     above: Floats
-    over: Floats
+    over: Floats  # (N,) factors on the half-widths at which the upper, or the lower, edge lies at value
     under: Floats
 
     @staticmethod
@@ -126,16 +115,15 @@ class Band:
         centre = case.rule.sum_centre(rows.length, m)
         return Band(rule, value, centre, below, above, (value - centre) / above, (centre - value) / below)
 
-    def take(self, at: Ints) -> Band:
-        """Return the band of the rows with the numbers ``at``."""
-        arrays = (self.value, self.centre, self.below, self.above, self.over, self.under)
-        return Band(self.rule, *(x[at] for x in arrays))
+    def excess(self, clip: Clip, A: Floats, rate: Rate, at: Ints | slice) -> Floats:
+        """Return for the rows ``at`` the factors on the half-widths beyond which the row lies in the band ("band") or
+        is not clipped ("update"; no A of these rows is 0)."""
+        over, under = self.over[at], self.under[at]
+        return np.maximum(over, under) if rate == "band" else clip.excess(over, under, A[at])
 
-    def factor(self, case: Case, A: Floats, rate: Rate) -> float:
-        """Return the factor on the half-widths at which the case accepts its target share of these rows; 1 if its range
-        is not calibrated to a target.
-
-        ``rate`` says which acceptance: "band", or "update" over the rows with A != 0.
+    def factor(self, case: Case, excess: Floats) -> float:
+        """Return the factor on the half-widths at which the case accepts its target share of the rows with these
+        excesses (`excess`); 1 if its range is not calibrated to a target.
 
         Raises
         ------
@@ -144,18 +132,16 @@ class Band:
         """
         if case.source != "matched":
             return 1.0
-        moves = A != 0 if rate == "update" else slice(None)
-        over, under = self.over[moves], self.under[moves]
-        if not len(over):
+        if not len(excess):
             raise NO_ADVANTAGE
-        excess = case.rule.clip.excess(over, under, A[moves]) if rate == "update" else np.maximum(over, under)
         factor = excess_quantile(excess, case.target, case.rule.label)
         scaled(self.rule, factor)  # refuses a factor that no range of the rule gives
         return factor
 
-    def edges(self, factor: float | Floats) -> Edges:
-        """Return the edges after both half-widths are multiplied by ``factor``."""
-        return Edges(self.centre - factor * self.below, self.centre + factor * self.above, self.centre)
+    def edges(self, factor: float | Floats, at: Ints | slice = slice(None)) -> Edges:
+        """Return the edges of the rows ``at`` after both half-widths are multiplied by ``factor``."""
+        centre = self.centre[at]
+        return Edges(centre - factor * self.below[at], centre + factor * self.above[at], centre)
 
 
 def make_cases(
@@ -264,9 +250,10 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
         return failed(lacking(case))
     factor = np.ones(n)
     for first in np.unique(window) if case.source == "matched" else ():
-        here = np.flatnonzero(window == first)
+        here = window == first
+        asked = np.flatnonzero(here & (rows.A != 0) if rate == "update" else here)
         try:
-            factor[here] = band.take(here).factor(case, rows.A[here], rate)
+            factor[here] = band.factor(case, band.excess(rule.clip, rows.A, rate, asked))
         except UserError as error:
             return failed(f"block of rollouts {first}: {error}")
     edges = band.edges(factor)

@@ -10,17 +10,19 @@ clusters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import NamedTuple, cast
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.ratio import CORRECTED
 from analysis.log.rows import USES, Floats, Ints, Rows
-from analysis.rules.evaluate import Band, Case, CaseEffect, lacking, narrow
+from analysis.rules.evaluate import Band, Case, CaseEffect, lacking, narrow, rate_of
 from fspo.base.errors import UserError
-from fspo.rules import Edges, Rate, Weight, exponent, importance_weight
+from fspo.rules import Rate, Weight, exponent, importance_weight
+from fspo.rules.clip import WAYS
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import totals
 
@@ -28,6 +30,10 @@ MOST_CLUSTERS = 4096
 """Largest number of clusters of a log in memory that are each a group of their own."""
 POOLED = 1024
 RATES: tuple[Rate, Rate] = ("band", "update")
+EVERY = slice(None)
+ROUNDING = 1e-9
+"""A row is asked for its clip if its excess is above the factor on the half-widths, or below by less than this share,
+where rounding decides."""
 LOGGED = -1
 """Key, in place of a case's number, of the sums that are made from logged columns. If a rule on tokens trained the run,
 the logged columns say what this rule did; a rule on tokens is no case."""
@@ -37,22 +43,13 @@ Place = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Grouping:
-    """How the rows of a run are divided into groups of clusters and into bins.
-
-    Attributes
-    ----------
-    groups : int
-        Number of groups of clusters.
-    pooled : bool
-        Whether a group holds several clusters.
-    reference : float
-        A value near the mean of ``Rows.trend`` (log2 of the length), subtracted before squares are summed, so that
-        sums lose no digits.
-    """
+    """How the rows of a run are divided into groups of clusters and into bins."""
 
     bins: Bins
-    groups: int
-    pooled: bool
+    groups: int  # number of groups
+    pooled: bool  # whether a group holds several clusters
+    # A value near the mean of Rows.trend (log2 of the length), subtracted before squares are summed, so that sums lose
+    # no digits.
     reference: float
 
     @staticmethod
@@ -80,106 +77,93 @@ def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
     return (mixed * np.uint64(number) >> np.uint64(32)).astype(np.int64)
 
 
-@dataclass
-class CaseCounts:
-    """Sums over rows, by group of clusters and bin, from which one acceptance of one rule is made: sum of y / sum of d.
+class CaseCounts(NamedTuple):
+    """Sums over rows, by group of clusters and bin, of one acceptance: sum of y over sum of d.
 
-    Each row has its y (0 or 1, its multiplier M, or its clipped weight), its d (1, or its weight), and its x: log2 of
-    the length (``Rows.trend``) less ``Grouping.reference``.
-
-    Attributes
-    ----------
-    rows, cut : array (G, K)
-        Number of rows, and of those that are clipped (band: outside the band), in each of G groups and K bins.
-    d, y : array (G, K)
-        Sums of d and of y.
-    squares : array (K,)
-        Sums of y^2.
-    slope : array (G, 3)
-        Sums of d x, d x^2 and x y over all bins.
-    clusters, coordinate : array (K+1,)
-        Number of clusters with a row, and sum of the rows' coordinates, in each bin and, last, in all bins.
+    y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
+    denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``. There are G
+    groups and K bins; an array of K+1 entries has a last entry for all bins together.
     """
 
+    rows: Floats  # (G, K) number of rows
+    cut: Floats  # (G, K) number of rows that are clipped (band: outside the band)
+    d: Floats  # (G, K) sums of d
+    y: Floats  # (G, K) sums of y
+    squares: Floats  # (K,) sums of y^2
+    slope: Floats  # (G, 3) sums of d x, d x^2 and x y over all bins
+    clusters: Ints  # (K+1,) number of clusters with a row
+    coordinate: Floats  # (K+1,) sum of the rows' coordinates
+
+
+class Denominators(NamedTuple):
+    """The sums over all rows of a subset, the same for all cases."""
+
     rows: Floats
-    cut: Floats
     d: Floats
-    y: Floats
-    squares: Floats
-    slope: Floats
-    clusters: Ints
+    x: Floats  # (G,) sums of d x
+    xx: Floats  # (G,) sums of d x^2
+    clusters: Any  # (K+1,), integers
     coordinate: Floats
 
-    def plus(self, other: CaseCounts) -> None:
-        """Add the sums over other rows to these sums, in place."""
-        for name in (f.name for f in fields(self)):
-            getattr(self, name).__iadd__(getattr(other, name))
 
+class Numerators(NamedTuple):
+    """The sums of y of one case over all rows of a subset."""
 
-class Denominator(NamedTuple):
-    """The sums of a weight w, the denominator of an acceptance, over the rows of a `Part`."""
-
-    w: Floats  # (n,) weight of each row
-    d: Floats  # (G, K) sums of w
-    x: Floats  # (G,) sums of w x
-    xx: Floats  # (G,) sums of w x^2
+    cut: Floats  # (G, K) number of clipped rows
+    xy: Floats  # (G,) sums of x y
+    y: Floats  # (G, K) sums of y; like squares empty if d is 1, and y is 0 in the clipped rows and else 1
+    squares: Floats  # (K,) sums of y^2
 
 
 class Part:
     """The rows (n,) of one subset (all, A != 0) of a block, and their places in the sums."""
 
-    def __init__(self, layout: Grouping, rows: Rows) -> None:
-        self.S, self.L, self.A = rows.S, rows.length, rows.A
+    def __init__(self, layout: Grouping, rows: Rows, at: Ints | slice = EVERY) -> None:
+        self.S, self.L, coordinate = rows.S[at], rows.length[at], rows.coordinate[at]
         self.shape = layout.groups, len(layout.bins)
-        self.group, self.bin = layout.group(rows), layout.bins.index(rows.coordinate)
-        self.key, self.x = self.group * self.shape[1] + self.bin, rows.trend - layout.reference
-        k = self.shape[1]
-        cluster = rows.cluster - (rows.cluster.min() if len(rows) else 0)
+        self.group, self.bin = layout.group(rows)[at], layout.bins.index(coordinate)
+        self.key, self.x = self.group * self.shape[1] + self.bin, rows.trend[at] - layout.reference
+        k, cluster = self.shape[1], rows.cluster[at]
+        cluster = cluster - (cluster.min() if len(cluster) else 0)
         met = np.zeros((int(cluster.max(initial=0)) + 1, k), bool)
         met[cluster, self.bin] = True
-        self.rows = self.by_key()
+        self.rows = self.by_key(EVERY)
         self.clusters = np.append(met.sum(0), met.any(1).sum())
-        self.coordinate = np.append(totals(self.bin, k, rows.coordinate), rows.coordinate.sum())
-        self._known: dict[str, Denominator] = {}
+        self.coordinate = np.append(totals(self.bin, k, coordinate), coordinate.sum())
+        self.known: dict[str, tuple[Floats, Denominators]] = {}
 
-    def __len__(self) -> int:
-        return len(self.S)
-
-    def by_key(self, values: Floats | None = None, at: Ints | slice = slice(None)) -> Floats:
+    def by_key(self, at: Ints | slice, values: Floats | None = None) -> Floats:
         """Return sums of ``values`` by group of clusters and bin (G, K) over the rows ``at``; without values, count."""
         return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
 
-    def by_group(self, values: Floats, at: Ints | slice = slice(None)) -> Floats:
+    def by_group(self, at: Ints | slice, values: Floats) -> Floats:
         """Return sums of ``values`` by group of clusters (G,) over the rows ``at``."""
         return totals(self.group[at], self.shape[0], values)
 
-    def denominator(self, kind: str) -> Denominator:
-        """Return the weights that ``kind`` names and their sums: 1 ("one"), or exp(S) or exp(S/L) with the exponent
-        held at MAX_EXPONENT."""
-        if kind not in self._known:
+    def denominators(self, kind: str) -> tuple[Floats, Denominators]:
+        """Return the weights (n,) that ``kind`` names and their sums: 1 ("one"), or exp(S) or exp(S/L) with the
+        exponent held at MAX_EXPONENT."""
+        if kind not in self.known:
             one = kind == "one"
-            w = np.ones(len(self)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
+            w = np.ones(len(self.S)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
             wx = w * self.x
-            d = self.rows if one else self.by_key(w)
-            self._known[kind] = Denominator(w, d, self.by_group(wx), self.by_group(wx * self.x))
-        return self._known[kind]
+            d = self.rows if one else self.by_key(EVERY, w)
+            x, xx = self.by_group(EVERY, wx), self.by_group(EVERY, wx * self.x)
+            self.known[kind] = w, Denominators(self.rows, d, x, xx, self.clusters, self.coordinate)
+        return self.known[kind]
 
-    def accepted(self, cut: Ints) -> CaseCounts:
-        """Return the sums where y is 0 in the rows ``cut`` and 1 in all others, and d is 1."""
-        of, lost = self.denominator("one"), self.by_key(None, cut)
-        y = of.d - lost
-        return self._counts(of, lost, y, of.x - self.by_group(self.x[cut], cut), y.sum(0))
-
-    def weighted(self, kind: str, y: Floats, cut: Ints) -> CaseCounts:
-        """Return the sums of the numerators ``y`` (n,) over the weights that ``kind`` names."""
-        squares, xy = totals(self.bin, self.shape[1], y * y), self.by_group(self.x * y)
-        return self._counts(self.denominator(kind), self.by_key(None, cut), self.by_key(y), xy, squares)
-
-    def _counts(self, of: Denominator, cut: Floats, y: Floats, xy: Floats, squares: Floats) -> CaseCounts:
-        slope = np.column_stack([of.x, of.xx, xy])
-        # Copies, because sums of later blocks are added in place, and these arrays belong to all cases.
-        of_bins = self.clusters.copy(), self.coordinate.copy()
-        return CaseCounts(self.rows.copy(), cut, of.d.copy(), y, squares, slope, *of_bins)
+    def numerators(self, cut: Ints, kind: str = "one", y: Floats | None = None) -> Numerators:
+        """Return the sums of y, which is ``y`` (0 by default) in the rows ``cut``, and in all others the weight that
+        ``kind`` names."""
+        w, of = self.denominators(kind)
+        number = self.by_key(cut)
+        if y is None:
+            xy = of.x - self.by_group(cut, self.x[cut])
+            return Numerators(number, xy, np.zeros(0), np.zeros(0))
+        values = w.copy()
+        values[cut] = y
+        squares = totals(self.bin, self.shape[1], values**2)
+        return Numerators(number, self.by_group(EVERY, self.x * values), self.by_key(EVERY, values), squares)
 
 
 @dataclass
@@ -188,8 +172,13 @@ class Sums:
 
     Attributes
     ----------
-    columns : dict of Place -> CaseCounts
-        For each case, kind of acceptance and subset: the sums, without the blocks in which the case has no range.
+    of_cases : dict of (*Place, kind) -> Numerators
+        For each case, kind of acceptance and subset. Its denominators are of one ``kind``: "one", or the weight that is
+        so named.
+    of_all : dict of (subset, kind) -> Denominators
+        The sums over all rows.
+    left_out : dict of (case, rate, subset, kind) -> Denominators
+        The part of ``of_all`` from the blocks in which the case has no range.
     number : dict of str -> int
         Number of rows of each subset, in all blocks.
     no_range : dict of (case, rate) -> dict
@@ -198,27 +187,52 @@ class Sums:
         Why a case cannot be evaluated.
     """
 
-    columns: dict[Place, CaseCounts] = field(default_factory=dict)
+    of_cases: dict[tuple[int, str, str, str], Numerators] = field(default_factory=dict)
+    of_all: dict[tuple[str, str], Denominators] = field(default_factory=dict)
+    left_out: dict[tuple[int, str, str, str], Denominators] = field(default_factory=dict)
     number: dict[str, int] = field(default_factory=dict)
     no_range: dict[tuple[int, str], dict[int, str]] = field(default_factory=dict)
     reasons: dict[tuple[int, str], str] = field(default_factory=dict)
 
-    def add(self, place: Place, found: CaseCounts) -> None:
-        """Add sums over further rows under the name ``place``."""
-        if place in self.columns:
-            self.columns[place].plus(found)
-        else:
-            self.columns[place] = found
+    @cached_property
+    def columns(self) -> dict[Place, CaseCounts]:
+        """For each case, kind of acceptance and subset the sums of `CaseCounts`, without the blocks in which the case
+        has no range. Ask for them after the last block."""
+        return {place[:3]: self._counts(*place) for place in self.of_cases}
+
+    def _counts(self, i: int, measure: str, subset: str, kind: str) -> CaseCounts:
+        of, found = self.of_all[subset, kind], self.of_cases[i, measure, subset, kind]
+        absent = self.left_out.get((i, rate_of(measure), subset, kind))
+        if absent is not None:
+            of = Denominators._make(every - some for every, some in zip(of, absent, strict=True))
+        y = found.y if found.y.size else of.d - found.cut
+        squares = found.squares if found.squares.size else y.sum(0)
+        slope = np.column_stack((of.x, of.xx, found.xy))
+        return CaseCounts(of.rows, found.cut, of.d, y, squares, slope, of.clusters, of.coordinate)
 
     def merge(self, other: Sums) -> None:
         """Add the sums of later blocks."""
-        for place, found in other.columns.items():
-            self.add(place, found)
+        for mine, theirs in (
+            (self.of_cases, other.of_cases),
+            (self.of_all, other.of_all),
+            (self.left_out, other.left_out),
+        ):
+            for key, found in theirs.items():
+                add(mine, key, found)
         for subset, number in other.number.items():
             self.number[subset] = self.number.get(subset, 0) + number
         for key, windows in other.no_range.items():
             self.no_range.setdefault(key, {}).update(windows)
         self.reasons = other.reasons | self.reasons
+
+
+def add(sums: dict[Any, Any], key: Any, found: Denominators | Numerators) -> None:
+    """Add sums over further rows to those under ``key``."""
+    if key not in sums:
+        sums[key] = found._make(x.copy() for x in found)  # copies, because later blocks are added in place
+        return
+    for mine, theirs in zip(sums[key], found, strict=True):
+        np.add(mine, theirs, out=mine)
 
 
 class Tally:
@@ -257,83 +271,76 @@ class Tally:
 
     def _use(self, first: int, rows: Rows, sums: Sums, done: CaseEffect | None) -> None:
         nonzero = np.flatnonzero(rows.A != 0)
-        parts = Part(self.layout, rows), Part(self.layout, rows.take(nonzero))
-        for subset, part in zip(("all", "nonzero"), parts, strict=True):
-            sums.number[subset] = sums.number.get(subset, 0) + len(part)
+        whole, acting = Part(self.layout, rows), Part(self.layout, rows, nonzero)
+        parts, place = {"all": whole, "nonzero": acting}, np.full(len(rows), -1)
+        place[nonzero] = np.arange(len(nonzero))
+
+        def banded(i: int, outside: Ints) -> None:
+            """Add to the sums of band acceptance; ``outside`` holds the numbers of the rows outside the band."""
+            some = place[outside]
+            add(sums.of_cases, (i, "band", "all", "one"), whole.numerators(outside))
+            add(sums.of_cases, (i, "band", "nonzero", "one"), acting.numerators(some[some >= 0]))
+
+        def updated(i: int, cut: Ints, kind: str, y: Floats) -> None:
+            """Add to the sums of update and weight acceptance; ``cut`` and ``y`` are the numbers of the clipped rows
+            among those with A != 0, and what is left of their weights."""
+            add(sums.of_cases, (i, "update", "nonzero", "one"), acting.numerators(cut))
+            add(sums.of_cases, (i, "weight", "nonzero", kind), acting.numerators(cut, kind, y))
+
         if self.logged:
-            self._logged(rows, nonzero, sums, *parts)
-        bands: dict[str, tuple[Band, Band] | None] = {}
+            if self.logged_band:
+                banded(LOGGED, np.flatnonzero(~rows.band_accept))
+            y = rows.multiplier[nonzero]
+            if np.all(np.isfinite(y)):
+                cut = np.flatnonzero(y != 1)
+                add(sums.of_cases, (LOGGED, "update", "nonzero", "one"), acting.numerators(cut, "one", y[cut]))
+            else:
+                sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
+        bands: dict[str, Band | None] = {}
+        known: dict[tuple[str, ...], Floats] = {}
         for i, case in enumerate(self.cases):
+            clip, kind = case.rule.clip, case.rule.weight
             if case.source == "trained":
-                if done is not None:
-                    self._done(i, case, done, nonzero, sums, *parts)
+                if done is not None and done.reason:
+                    sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), done.reason)
+                elif done is not None:
+                    banded(i, np.flatnonzero(~done.in_band))
+                    cut = np.flatnonzero(done.side[nonzero])
+                    updated(i, cut, kind, done.clipped_weight[nonzero[cut]])
                 continue
             if case.name not in bands:
-                band = Band.of(case, rows)
-                bands[case.name] = None if band is None else (band, band.take(nonzero))
-            placed = bands[case.name]
-            if placed is None:
+                bands[case.name] = Band.of(case, rows)
+            band = bands[case.name]
+            if band is None:
                 sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), lacking(case))
                 continue
-            for rate, band, part in zip(RATES, placed, parts, strict=True):
-                if rate == "band" and not case.rule.clip.zeroes:
-                    continue  # of the cases of one band only the one that drops is asked which rows lie in the band
+            # Of the cases of one band only the one that drops is asked which rows lie in the band.
+            for rate in RATES if clip.zeroes else RATES[1:]:
+                name = case.name, rate, WAYS[clip.outside].cuts
+                if name not in known:
+                    known[name] = band.excess(clip, rows.A, rate, EVERY if rate == "band" else nonzero)
                 try:
-                    edges = band.edges(band.factor(case, part.A, rate))
+                    factor = band.factor(case, known[name])
                 except UserError as error:
                     sums.no_range.setdefault((i, rate), {})[first] = str(error)
+                    for subset, part in parts.items():
+                        for d in ("one", kind):
+                            add(sums.left_out, (i, rate, subset, d), part.denominators(d)[1])
                     continue
+                near = np.flatnonzero(~(known[name] <= factor * (1 - ROUNDING)))  # of NaN too, which no band holds
                 if rate == "band":
-                    outside = np.flatnonzero(~((edges.lo <= band.value) & (edges.hi >= band.value)))
-                    self._band(i, outside, nonzero, sums, *parts)
-                else:
-                    self._update(i, case, band.value, edges, sums, part)
-
-    @staticmethod
-    def _band(i: int, outside: Ints, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
-        """Add a block's rows to the sums of band acceptance, over all rows and over those with A != 0; ``outside``
-        holds the numbers of the rows outside the band."""
-        place = np.full(len(whole), -1)
-        place[nonzero] = np.arange(len(nonzero))
-        some = place[outside]
-        sums.add((i, "band", "all"), whole.accepted(outside))
-        sums.add((i, "band", "nonzero"), acting.accepted(some[some >= 0]))
-
-    @staticmethod
-    def _update(i: int, case: Case, value: Floats, edges: Edges, sums: Sums, part: Part) -> None:
-        """Add a block's rows with A != 0 to the sums of update and weight acceptance; the band bounds ``value``."""
-        clip, kind = case.rule.clip, case.rule.weight
-        side = np.asarray(clip.side(value, part.A, edges))
-        cut = np.flatnonzero(side)
-        y = part.denominator(kind).w.copy()
-        at = Edges(*(x[cut] for x in edges))
-        y[cut] = clip.clipped_weight(side[cut], clip.edge_weight(value[cut], part.L[cut], side[cut], at))
-        sums.add((i, "update", "nonzero"), part.accepted(cut))
-        sums.add((i, "weight", "nonzero"), part.weighted(kind, y, cut))
-
-    def _done(self, i: int, case: Case, done: CaseEffect, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
-        """Add the sums of what the rule that trained did to the rows of a block."""
-        if done.reason:
-            sums.reasons |= dict.fromkeys(((i, rate) for rate in RATES), done.reason)
-            return
-        self._band(i, np.flatnonzero(~done.in_band), nonzero, sums, whole, acting)
-        cut = np.flatnonzero(done.side[nonzero])
-        sums.add((i, "update", "nonzero"), acting.accepted(cut))
-        y = done.clipped_weight[nonzero]
-        sums.add((i, "weight", "nonzero"), acting.weighted(case.rule.weight, y, cut))
-
-    def _logged(self, rows: Rows, nonzero: Ints, sums: Sums, whole: Part, acting: Part) -> None:
-        """Add the sums of the logged multiplier M and of ``band_accept`` (whether all tokens of a row are in the band).
-
-        The sums are added for a run that was trained by a rule on tokens.
-        """
-        if self.logged_band:
-            self._band(LOGGED, np.flatnonzero(~rows.band_accept), nonzero, sums, whole, acting)
-        y = rows.multiplier[nonzero]
-        if np.all(np.isfinite(y)):
-            sums.add((LOGGED, "update", "nonzero"), acting.weighted("one", y, np.flatnonzero(y != 1)))
-        else:
-            sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
+                    edges = band.edges(factor, near)
+                    banded(i, near[~((edges.lo <= band.value[near]) & (edges.hi >= band.value[near]))])
+                    continue
+                here = nonzero[near]
+                edges, value = band.edges(factor, here), band.value[here]
+                side = np.asarray(clip.side(value, rows.A[here], edges))
+                y = clip.clipped_weight(side, clip.edge_weight(value, rows.length[here], side, edges))
+                updated(i, near[side != 0], kind, y[side != 0])
+        for subset, part in parts.items():
+            sums.number[subset] = sums.number.get(subset, 0) + len(part.S)
+            for kind, (_, found) in part.known.items():
+                add(sums.of_all, (subset, kind), found)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
         """Add the sums of another tally, which was made of later blocks of the log. ``other`` holds these sums by the
