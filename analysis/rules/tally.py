@@ -48,8 +48,8 @@ class Grouping:
     bins: Bins
     groups: int  # number of groups
     pooled: bool  # whether a group holds several clusters
-    # A value near the mean of Rows.trend (log2 of the length), subtracted before squares are summed, so that sums lose
-    # no digits.
+    # A value near the mean of ``Rows.trend`` (log2 of the length), subtracted before squares are summed, so that sums
+    # lose no digits.
     reference: float
 
     @staticmethod
