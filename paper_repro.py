@@ -54,14 +54,14 @@ class Reproduction:
         if self.root.exists() and any(self.root.iterdir()) and not {"stages", "checks"} & set(os.listdir(self.root)):
             raise UserError(f"{self.root} holds files, and none that fspo reproduce wrote: name another --output")
         check_output(self.root / "checks")
-        given = read_estimates([Path(file) for file in self.options.estimates or ()])
+        given = read_estimates([Path(file) for file in self.options.estimates or ()], self.design.seeds)
         mine = [run for run in self.every_run() if not holds(given, run.task, run.runs, run.arm, run.seed)]
         if not mine:
             raise UserError("--estimates holds every run of the preset, so no run is left to show: leave a file out")
         checks = self.check_theory()
         stopped = self.train(mine)
         estimates = pd.concat([given, self.estimate(mine)], ignore_index=True)
-        claims, parts = judge(estimates, tasks=self.design.tasks, planned=self.design.seeds)
+        claims, parts = judge(estimates, tasks=self.design.tasks, planned=self.design.seed_counts)
         write_claims(self.root, estimates, claims, parts)
         self.draw("figures-theory", self.root / "figures-theory", "--theory")
         told = {"claims": [claim._asdict() for claim in claims], "parts": [part._asdict() for part in parts]}

@@ -288,7 +288,7 @@ FIGURES = {
 def publish(tables: dict[str, Frame], folder: Path) -> None:
     """Write the tables, their means, the verdicts and the figures of the data that there are."""
     folder.mkdir(parents=True, exist_ok=True)
-    claims, parts = judge(tables["estimates"], planned=DESIGN.seeds)
+    claims, parts = judge(tables["estimates"], planned=DESIGN.seed_counts)
     write_claims(folder, tables["estimates"], claims, parts)
     of_means = {name: means(name, table) for name, table in tables.items()}
     for name, row in TABLES.items():

@@ -6,7 +6,7 @@ seeds are the units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -156,14 +156,12 @@ def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand,
 
 
 def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int) -> list[Estimate]:
-    """Return every estimand of a finished run.
+    """Return every estimand of the finished run in the folder ``run``.
 
     Parameters
     ----------
-    run : Path
-        Run folder.
-    task, runs, rule : str
-        Task, set of runs, and name of the rule that trained (``none``: unclipped).
+    rule : str
+        The rule that trained (``none``: unclipped).
     rollouts : int
         Number of rollouts that the run was to have.
 
@@ -182,8 +180,9 @@ def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -
     return bool((same if runs in OFFLINE else same & (estimates.rule == rule)).any())
 
 
-def read_estimates(files: Sequence[Path]) -> pd.DataFrame:
-    """Return the estimates of several files ``estimates.csv`` as one table.
+def read_estimates(files: Sequence[Path], planned: Collection[tuple[str, str, int]] | None = None) -> pd.DataFrame:
+    """Return as one table the estimates of several files ``estimates.csv``; only those of runs whose task, set and
+    seed ``planned`` holds, if it is given, so that nobody adds seeds until a verdict pleases.
 
     Raises
     ------
@@ -205,4 +204,5 @@ def read_estimates(files: Sequence[Path]) -> pd.DataFrame:
         where = found[found.duplicated(keys)].iloc[0]
         run = f"{where.task}, {where.runs}, {where.rule}, seed {where.seed}"
         raise UserError(f"two files hold the same run ({run}): name one of them")
-    return found
+    runs = zip(found.task, found.runs, found.seed, strict=True)
+    return found.loc[[planned is None or run in planned for run in runs]].reset_index(drop=True)

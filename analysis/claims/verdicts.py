@@ -34,13 +34,13 @@ class JudgedHypothesis(NamedTuple):
     task: Annotated[str, "task", "text"]
     hypothesis: Annotated[str, "what is claimed of the mean over seeds", "text"]
     seeds: Annotated[int, "runs, or pairs of runs with one seed, that give a number", "number"]
-    mean: Annotated[float, "mean over seeds", "the estimand's"]
+    mean: Annotated[float, "mean over seeds; smaller in size: of |rival| - |rule| of each seed", "the estimand's"]
     ci_low: Annotated[float, "lower end of its interval", "the estimand's"]
     ci_high: Annotated[float, "upper end of its interval", "the estimand's"]
     sd: Annotated[float, "standard deviation between seeds", "the estimand's"]
     new_low: Annotated[float, "lower end of the prediction interval for one new seed", "the estimand's"]
     new_high: Annotated[float, "upper end of that interval", "the estimand's"]
-    p_for: Annotated[float, "p-value of the hypothesis' opposite", "probability"]
+    p_for: Annotated[float, "p-value of the hypothesis' opposite; smaller in size: of the means", "probability"]
     p_against: Annotated[float, "p-value of the hypothesis", "probability"]
 
 

@@ -29,7 +29,7 @@ class ReproductionOptions:
         The claims are judged by all estimates that there are.
     estimates : list of str, optional
         Files estimates.csv of the same preset from other machines. Their runs are not trained again, and count in the
-        verdicts.
+        verdicts; seeds that the preset does not plan are left out.
     jobs : int
         Number of training processes that run at the same time, each with one thread.
     width : str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,9 +86,14 @@ class ReproductionDesign:
         return tuple(task for task in TASKS if any(task in runs.seeds for runs in self.sets.values()))
 
     @property
-    def seeds(self) -> dict[tuple[str, str], int]:
+    def seeds(self) -> set[tuple[str, str, int]]:
+        """Task, set of runs and seed of all runs."""
+        return {(t, name, s) for name, runs in self.sets.items() for t, some in runs.seeds.items() for s in some}
+
+    @property
+    def seed_counts(self) -> Counter[tuple[str, str]]:
         """The number of seeds by set of runs and task."""
-        return {(name, task): len(some) for name, runs in self.sets.items() for task, some in runs.seeds.items()}
+        return Counter((name, task) for task, name, _ in self.seeds)
 
 
 UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}

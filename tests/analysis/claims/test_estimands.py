@@ -115,6 +115,8 @@ def test_estimates_of_several_files(tmp_path):
     ):
         assert not holds(found, *run)
     assert read_estimates([]).empty
+    planned = {("chain-add", "unclipped", 41), ("chain-add", "equal", 42)}
+    assert read_estimates([one, two], planned).value.tolist() == [0.4]
     for files, words in (
         ([one, one], r"hold the same run \(chain-add, unclipped, rloo, seed 41\)"),
         ([other], "other columns"),
