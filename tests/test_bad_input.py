@@ -86,6 +86,7 @@ train --config . -> Path is not a file
 train --config /nowhere/run.yaml -> File does not exist: '/nowhere/run.yaml'
 train --config list.yaml -> Unexpected config
 train --config binary.yaml -> codec can't decode
+train --config pipe.yaml -> pipe.yaml is no regular file
 train --output file -> --output file is a file: name a folder
 train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
 train --output begun -> begun holds a run already (config.yaml): add --resume true
@@ -162,7 +163,10 @@ proofs --only T11 --jobs 0 -> at least 1
 proofs --jobs many -> jobs
 proofs --log torn -> torn
 proofs --strictt -> did you mean --strict?
+analysis pipe -> rollout-00000009-rank-0000.parquet: it is no regular file
 analysis twice -> rollout-00000009-rank-0000.parquet: its column length stands twice
+doctor pipe -> it is no regular file
+doctor pipe-metrics -> metrics.jsonl is no regular file: move it away
 doctor loop -> loop does not exist
 import pipe.yaml -> pipe.yaml is no regular file
 import loop.csv -> loop.csv does not exist
@@ -265,7 +269,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "foreign-repro/quick/runs/mine.txt").write_text("mine")
     (root / "strange/gradlog/rollout-00000000-rank-0000.parquet").write_bytes(b"PAR1 nothing PAR1")
     (root / "badyaml/config.yaml").write_text("rule: [")
-    (root / "twice/gradlog").mkdir(parents=True)
+    for name in ("pipe", "twice"):
+        (root / name / "gradlog").mkdir(parents=True)
+    os.mkfifo(root / "pipe/gradlog/rollout-00000009-rank-0000.parquet")
     column = pa.array([1, 2])
     twice = pa.Table.from_arrays([column, column], ["length", "length"])
     twice = twice.replace_schema_metadata({"fspo.schema": "1.1"})
@@ -282,7 +288,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "aliases/config.yaml").write_text("m0: &m0 {x: 1}\n" + "".join(nested))
     (root / "aliases/run.json").write_text("{}")
     (root / "list.yaml").write_text("- a\n- b\n")
-    os.mkfifo(root / "pipe.yaml")
+    write_run(root / "pipe-metrics", "none")
+    for name in ("pipe.yaml", "pipe-metrics/metrics.jsonl"):
+        os.mkfifo(root / name)
     for name, target in (("loop", "loop"), ("loop.csv", "loop.csv"), ("none-link", "none")):
         (root / name).symlink_to(target)
     rows = (root / "table.csv").read_text()

@@ -58,6 +58,9 @@ def parse(cls: type[ConfigT], args: Sequence[str] | None, parser: CommandParser 
             _show_help(parser, cls, "" if following.startswith("-") else following)
     # jsonargparse keeps the last of several values. The files come first, so that the command line wins over them.
     words = sorted(rewritten(parser, given), key=lambda word: not word.startswith("--config="))
+    for file in (word.removeprefix("--config=") for word in words if word.startswith("--config=")):
+        if Path(file).is_fifo() and not file.startswith("/dev/fd/"):  # what a shell's <(...) gives has a writer
+            raise UserError(f"--config {file} is no regular file: name a YAML file")
     namespace = parser.parse_args(words)
     namespace.pop("config", None)
     _check_values(cls, namespace)

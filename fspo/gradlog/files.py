@@ -131,6 +131,8 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
 def _footer(path: Path) -> LogFile:
     import pyarrow.parquet as pq
 
+    if not path.is_file():  # to open a pipe would wait for a writer for ever
+        raise UserError("it is no regular file; remove it from the folder")
     with pq.ParquetFile(path) as file:
         found, names = file.metadata, file.schema_arrow.names
         if twice := {name for name in names if names.count(name) > 1}:

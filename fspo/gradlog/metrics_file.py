@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fspo.base.errors import UserError
 from fspo.base.files import json_lines, write_text, writing
 from fspo.gradlog.run_folder import METRICS
 
@@ -35,9 +36,13 @@ class MetricsFile:
         """Return the lines of metrics in order, and for each line that cannot be read a text that says why.
 
         Both lists are empty if there is no file.
+
+        Raises UserError if it is no regular file: to open a pipe would wait for a writer for ever.
         """
         if not self.path.exists():
             return [], []
+        if not self.path.is_file():
+            raise UserError(f"{self.path} is no regular file: move it away")
         records: list[dict[str, Any]] = []
         damage: list[str] = []
         for number, record in json_lines(self.path.read_text(encoding="utf-8", errors="replace").splitlines()):

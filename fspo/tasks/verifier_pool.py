@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from numbers import Real
 from pathlib import Path
@@ -27,6 +27,10 @@ from fspo.tasks.base import Rewards
 
 log = logging.getLogger("fspo.tasks.verify")
 
+START_GRACE_S = 120.0
+"""Seconds that worker processes get to start.
+
+A pool in which no call ends within the time limit of a call plus these seconds counts as broken."""
 MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
@@ -161,10 +165,7 @@ class VerifierPool:
             # A worker that dies while idle (killed by the system, say) breaks the pool. The pool's unfinished calls are
             # then run once more, in a new pool.
             left = [i for i in range(len(calls)) if i not in ended]
-            pool = self._running_pool()
-            futures = [pool.schedule(_call, args=(dict(calls[i]),), timeout=self.timeout_s) for i in left]
-            wait(futures)
-            for i, future in zip(left, futures, strict=True):
+            for i, future in zip(left, self._run([calls[i] for i in left]), strict=True):
                 if not isinstance(future.exception(), BrokenProcessPool):
                     ended[i] = self._outcome(future)
             if len(ended) == len(calls):
@@ -181,6 +182,20 @@ class VerifierPool:
             self._logged.add(message)
             log.warning("verifier failed on %d response(s), counted apart: %s", messages[message], message)
         return Rewards(np.array(values, np.float64), list(status), dict(messages))
+
+    def _run(self, calls: Sequence[Mapping[str, Any]]) -> list[Future]:
+        pool = self._running_pool()
+        futures: list[Future] = [pool.schedule(_call, args=(dict(call),), timeout=self.timeout_s) for call in calls]
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, timeout=self.timeout_s + START_GRACE_S, return_when=FIRST_COMPLETED)
+            if not done:
+                self.close()
+                raise UserError(
+                    f"no verifier answered within {self.timeout_s + START_GRACE_S:.0f} s: the workers hang while "
+                    "they start; check what your reward module does on import"
+                )
+        return futures
 
     def _outcome(self, future: Future) -> tuple[float, str, str]:
         """Return the reward, the status and the error message ("" for none) of an ended call."""
