@@ -197,14 +197,15 @@ class Converter:
             limit = np.iinfo(kind).max
             bad = large = np.abs(np.where(np.isfinite(values), values, 0)) > limit
             if name == "length":
-                bad = large | ~(values >= 0) | (values != np.floor(values))
+                bad = large | ~(values >= 0) | (values == np.inf) | (values != np.floor(values))
             if bad.any():
                 i, theirs = int(np.argmax(bad)), self.report.derived.get(name) or columns.chosen.get(name, name)
                 what = "null" if np.isnan(values[i]) else np.format_float_positional(values[i], trim="-")
                 most = f", and the log holds at most {limit}" if large[i] else ""
+                no = "" if most else " are no whole number of tokens"
                 raise UserError(
                     f"{columns.path}: {theirs} is {what} in row {columns.ids(i)['row']}{most} ("
-                    f"{bad.sum()} of {len(bad)} rows): mend or leave out these rows"
+                    f"{bad.sum()} of {len(bad)} rows{no}): mend or leave out these rows"
                 )
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
