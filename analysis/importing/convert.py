@@ -383,12 +383,17 @@ def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
 
 
 def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns with the gradient log's types, NaN as null, without optional ones without a value."""
+    """Return the columns with the gradient log's types, without optional ones without a value. Where a log column holds
+    whole numbers, NaN and infinity become null.
+    """
     out: dict[str, Any] = {}
     for name, column in frame.items():
         kind = LOGGED[str(name)].kind if str(name) in LOGGED else "float64"
-        if str(name) in REQUIRED or column.notna().any():
-            of = pa.type_for_alias(kind) if kind.startswith(("int", "bool")) else None
-            typed = pa.array(column, of, from_pandas=True, safe=False) if kind[:5] != "float" else None
-            out[str(name)] = column.to_numpy() if typed is None else typed.to_pylist()
+        if column.dtype.kind == "O":  # texts and lists
+            out[str(name)] = column.where(column.notna(), None).tolist()
+        elif str(name) in REQUIRED or column.notna().any():
+            whole = pa.type_for_alias(kind) if kind.startswith(("int", "bool")) else None
+            values = column.to_numpy()
+            typed = pa.array(values, whole, mask=~np.isfinite(values), safe=False) if whole else None
+            out[str(name)] = values if typed is None else typed.to_pylist()
     return out

@@ -11,7 +11,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.doctor.command import main as doctor
 from analysis.doctor.examine import examine
-from analysis.importing.convert import choose_columns
+from analysis.importing.convert import choose_columns, typed_columns
 from analysis.importing.names import canonical
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.tables import read_chunks
@@ -397,3 +397,11 @@ def test_without_advantages_the_analysis_tells_the_band_acceptance(tmp_path):
     assert any("no advantages in the log" in line for line in loaded.notes.warnings)
     (answer,) = (found for found in examine(tmp_path / "run").answers if found.id == "advantages_zero")
     assert "the log has no advantages" in answer.summary
+
+
+def test_what_is_no_number_is_null_among_whole_numbers():
+    found = typed_columns(
+        pd.DataFrame({"policy_version": [3, np.inf, np.nan], "token_engine_log_ratio": [[np.nan]] * 3})
+    )
+    assert found["policy_version"] == [3, None, None]
+    assert np.isnan(found["token_engine_log_ratio"][0]).all()
