@@ -228,7 +228,7 @@ def lost_direction(numbers: Frame, style: Style) -> Figure:
 ARMS = {
     "none": "no clip",
     **{rule: rule for rule in COMPARED},
-    "fspo-adaptive": "a range for each side",
+    "fspo-adaptive": "a range and exponent for each side",
     "fspo-default": "fspo, default range",
     "fspo-wide-above": "fspo, upper range times 5",
     "rloo-default": "rloo, default range",
