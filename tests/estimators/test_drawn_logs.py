@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from proofs_check.frame import ALPHA, Outcome, Verdict
-from proofs_check.tools.compare import bonferroni, mean_is, together
+from proofs_check.frame import ALPHA, Outcome, Verdict, worst
+from proofs_check.tools.compare import bonferroni, mean_is
 from tests.estimators.drawn_logs import (
     GROUP,
     LENGTHS,
@@ -123,7 +123,7 @@ def small_logs(rng: np.random.Generator, logs: int = 350, plug_in: bool = False,
     errors = np.std(samples, axis=0) / math.sqrt(logs)
     on_average = fine(mean_is(np.array(samples), stated), 4 * errors.max() / float(np.linalg.norm(stated)), 0.2)
     intervals = held(found, truth, width, calibrated=tuple(truth))
-    return together([on_average, intervals], f"{on_average.note}; {intervals.note}")
+    return worst(on_average, intervals)
 
 
 def small_scored_logs(rng: np.random.Generator, logs: int = 300, width: float = 1.0) -> Outcome:
