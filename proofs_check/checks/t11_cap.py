@@ -115,12 +115,12 @@ def lognormal_root(s: float, R: float, n: float) -> float:
         return float(mp.findroot(excess, (mp.mpf(10) ** -6, mp.mpf(1000)), solver="bisect", tol=1e-40))
 
 
-def limit_of(ratio: float, n: float) -> float:
-    """Return kappa with n L(kappa) - L(-kappa) = ratio, L(k) = phi(k) - k Phi(-k)."""
+def limit_of(ratio: float, n: float, s: float) -> float:
+    """Return kappa with n L(kappa) - L(-kappa) = ratio (1 + s kappa), L(k) = phi(k) - k Phi(-k)."""
 
     def excess(k: float) -> float:
         up, down = (stats.norm.pdf(k) - z * ndtr(-z) for z in (k, -k))
-        return n * up - down - ratio
+        return n * up - down - ratio * (1 + s * k)
 
     found: Any = optimize.brentq(excess, -1e4, 50, xtol=1e-13)
     return float(found)
@@ -135,9 +135,11 @@ def limit_of(ratio: float, n: float) -> float:
 )
 @near_miss("n left out", n_out=True)
 @near_miss("R for R - 1 in the limit", off=1.0)
-def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0) -> Test:
+@near_miss("kappa left out on the right", right=0.0)
+def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, right: float = 1.0) -> Test:
     """fspo's root for 20,000 quantiles against root search: closed forms of the lognormal, quadrature of a gamma and a
-    uniform distribution. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes to kappa, with a gap of the size of s."""
+    uniform distribution. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes to kappa, with a gap of the size of s, for
+    R - 1 of the size of s and of n."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
         R, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
@@ -155,10 +157,10 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0) 
 
             exact.append(optimize.brentq(excess, 1e-9, 50, xtol=1e-12))
     gaps = []
-    for n, ratio in ((8.0, 0.5), (40.0, 3.0), (40.0, 60.0)):
+    for n, ratio, by in ((8.0, 0.5, 1), (40.0, 3.0, 1), (40.0, 60.0, 1), (64.0, 9.0, 0), (64.0, 64.0, 0)):
         for s in (1e-2, 1e-3, 1e-4):
-            kappa = (lognormal_root(s, 1 + ratio * s, n) - 1) / s
-            gaps.append(20 * s - abs(kappa - limit_of(ratio + off, n)))
+            kappa = (lognormal_root(s, 1 + ratio * s**by, n) - 1) / s
+            gaps.append(20 * s - abs(kappa - limit_of((ratio + off) * s ** (by - 1), n, right * s)))
     return beside(equal(stated, exact, 5e-4), holds(gaps, "20 s less the gap of kappa"))
 
 
