@@ -51,8 +51,8 @@ def watch(command: Sequence[str], pause: float, **options: Any) -> Watched:
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, **options)
     while process.poll() is None:
         total = 0
-        with suppress(psutil.Error):  # raised for a process that has ended
-            for one in (process, *process.children(recursive=True)):
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):  # raised for a process that has ended
                 total += one.memory_full_info().pss
         peak = max(peak, total)
         time.sleep(pause)

@@ -118,7 +118,7 @@ class Diagnosis:
 
     @property
     def issues(self) -> list[Answer]:
-        """The issues: answers of those of the doctor's checks that found something wrong, the worst first."""
+        """The answers of the checks that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     @property

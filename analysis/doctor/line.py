@@ -98,7 +98,7 @@ class Line:
         return largest[:k] if few else largest[:0]
 
     def carried(self) -> str:
-        """Say how many rows carry how much of the sum of x^2 / L, and name three of them; "" if they are not few."""
+        """Return "k of n responses carry ..." with three of them, if few carry most of the sum of x^2 / L; else ""."""
         at = self.carriers
         if not len(at):
             return ""

@@ -66,7 +66,7 @@ def import_scalars(
 
 
 def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the step of each line that has one, and its other values by name."""
+    """Yield, for each line that has a step, the step and the line's other values by their names."""
     for part in read_parts(file, report.damage):
         for record in part if isinstance(part, list) else part.to_pylist():
             row = _of_one_run(file, {n: v for n, v in dissolved(record, "/").items() if v is not None})

@@ -21,7 +21,7 @@ UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 SCALED = 0.03
 """Logarithm of a temperature's ratio from which on it is named, if it is twice what noise leaves unexplained."""
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
-"""Columns of which the first is compared with the second, in the order of preference."""
+"""Columns of log-probabilities that are compared, the first less the second: the first pair that a table has."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
 CAUSES = {
     "temperature": (
@@ -56,10 +56,9 @@ CAUSES = {
 class Noticed:
     """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
 
-    ``count`` tokens in ``responses``. ``largest`` is the value farthest from 0, with
-    its sign, in nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row``
-    holds it, in the table's own names, such as {"row": 20, "idx": 19, "step": 7}, where "row" is its number in the
-    table from 1; ``first`` is the first row that holds one.
+    They are ``count`` tokens of ``responses`` responses. ``largest`` is the value farthest from 0, with its sign, in
+    nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row`` is the row
+    that holds it (`Ids`), and ``first`` the first row that holds such a token.
     """
 
     count: int = 0

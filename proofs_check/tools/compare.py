@@ -143,7 +143,7 @@ def means(samples: np.ndarray, stated: ArrayLike) -> Test:
 
 
 def all_of(*tests: Test) -> Parts:
-    """Test that several statements hold: the worst margin, or a corrected p-value."""
+    """Return one test of several: its outcome is the worst margin or, of p-values, the least times their number."""
     return Parts(tuple(part for one in tests for part in (one.tests if isinstance(one, Parts) else (one,))))
 
 
