@@ -142,11 +142,11 @@ def update_acceptance(
 
 
 def upper_edge_supremum(u_hi: float) -> float:
-    """Return the largest importance weight, over all lengths L, at the upper edge of a sqrt band: exp(u_hi^2/2) (T11).
+    """Return exp(u_hi^2/2), a bound over all lengths on the weight at the upper edge of a sqrt band (T11, remark i).
 
     ``u_hi`` is the upper half-width in standard deviations of S, and S has the standard deviation sigma sqrt(L).
-    The band's centre is -L sigma^2/2, so the weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)). It is
-    largest at L = (u_hi/sigma)^2.
+    The band's centre is -L sigma^2/2, so the weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)). The
+    bound is reached at L = (u_hi/sigma)^2 if that is a whole number from 1.
     """
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:

@@ -62,7 +62,7 @@ def worst_lre(
     off the band's centre by x and its spread off by the factor s is accepted with F(x, s) = Phi((u_hi + x)/s) -
     Phi((x - u_lo)/s). In x this rises to x* = (u_lo - u_hi)/2 and falls after it; in s it falls if x is within a
     half-width of x*, else it rises and then falls. So the least value is at a corner of the rectangle, the largest at
-    the x nearest to x*, at the least s or where the derivative in s is 0.
+    the x nearest to x*, at the least s if within a half-width, else at the s nearest to the root of its derivative.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def worst_lre(
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
-    """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are independent.
+    """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are i.i.d.
 
     ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T4).
     """

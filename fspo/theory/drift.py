@@ -1,4 +1,4 @@
-"""What moves the mean of S, the exponent of a fair band and the length of responses (docs/theory.md T6, T10, T12)."""
+"""What moves the mean of S and the length of responses (docs/theory.md T6, T12)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fspo.theory.reweighting import Floats
 
 
 def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
-    """Return E[S | L] in nats: log(p_new(l) / p_old(l)) - KL(old(.|l) || new(.|l)), for any two policies (T6).
+    """Return E[S | L] in nats: log(p_new(l) / p_old(l)) - KL(old(.|l) || new(.|l)) (T6).
 
-    ``length_ratio`` (K,) is p_new(l) / p_old(l) > 0, which is E[e^S | L = l]; ``kl`` (K,) is in nats. Chain rule of
-    relative entropy: Cover and Thomas, Elements of Information Theory, theorem 2.5.3.
+    It holds for two policies with the same possible responses of length l. ``length_ratio`` (K,) > 0 is
+    p_new(l) / p_old(l) = E[e^S | L = l], ``kl`` (K,) is in nats (Cover and Thomas, Information Theory, 2.5.3).
     """
     ratio = numbers("length_ratio", length_ratio, 0, above=True, why="a ratio of probabilities")
     kl = numbers("kl", kl, 0, why="a KL divergence")
@@ -36,8 +36,8 @@ def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
 def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) -> tuple[Floats, Floats]:
     """Return the least and largest p_new(l)/p_old(l) if all responses of length l end a rollout in the band (T12).
 
-    They are e^lo and e^hi, the band's edges, because the ratio is the mean of e^S given the length. ``m`` is the band's
-    centre, nats per token; needed if the rule has a drift.
+    They are e^lo and e^hi, the band's edges: the ratio is E[e^S | L = l] if both policies have the same responses of
+    length l. ``m`` is the band's centre, nats per token; needed if the rule has a drift.
     """
     if m is not None:
         number("m", m)
