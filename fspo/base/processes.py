@@ -107,7 +107,7 @@ def _run(job: Job, out: Connection) -> None:
 def end_with_parent(parent: int | None = None) -> None:
     """Make this process end when its parent process ends, even if the parent is killed by SIGKILL (Linux).
 
-    ``parent`` is the parent's process id; given, the process ends too if the parent has ended before this call.
+    If the parent's process id is passed as ``parent``, the process also ends at once where that parent is gone already.
     """
     if sys.platform == "linux":  # other systems have no such signal, and the process outlives a parent that is killed
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # prctl(PR_SET_PDEATHSIG): send this signal when the parent ends
@@ -118,7 +118,7 @@ def end_with_parent(parent: int | None = None) -> None:
 def end_with_launcher() -> None:
     """Call `end_with_parent` in a worker process of torchrun or accelerate launch.
 
-    Without the call a worker would outlive a launcher that is killed.
+    Without this call a worker would go on after its launcher was killed.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()

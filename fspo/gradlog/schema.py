@@ -127,7 +127,11 @@ def schema(
     *,
     exact: bool = False,
 ) -> pa.Schema:
-    """Make the Arrow schema of a log whose sketches have ``width`` entries (0: no column for sketches)."""
+    """Make the Arrow schema of a log: its columns with their types, and the header ``metadata``.
+
+    A sketch of a response's score has ``width`` entries, float16, or float32 if it is the ``exact`` gradient; with
+    width 0 the log has no such column. ``user_columns`` maps the name of a further column to its Arrow type.
+    """
     import pyarrow as pa
 
     types = {

@@ -108,7 +108,7 @@ def token_log_probs(
     entropy : bool
         Whether to return the entropy of each response token's distribution too.
     logits : int, optional
-        Most logits of one tile; by default `fspo.policy.linear_logprobs.TILE`.
+        Largest number of logits (tokens x vocabulary) in a tile; by default `fspo.policy.linear_logprobs.TILE`.
     scores : ScoreHooks, optional
         The hooks inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
         the output layer is taken for a hook of other code, and all logits are computed at once.
@@ -212,7 +212,7 @@ class _Asked:
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
     def rows(self) -> Int64[Tensor, " N"]:
-        """Return for each of the N response tokens the number of its response in the batch, (N,)."""
+        """Return for each of the N response tokens the index of its response in the batch, 0 to B - 1, as (N,)."""
         return self.predicting.nonzero()[:, 0]
 
     def _too_many(self, head: nn.Linear) -> bool:
@@ -263,10 +263,10 @@ def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Linear | Non
 
 @contextmanager
 def _answering(head: nn.Linear, asked: _Asked, keeps: bool) -> Iterator[list[Tensor | None]]:
-    """Inside the ``with`` block, let the output layer return N log-probs in place of logits.
+    """Let the output layer return (1, 1, N + 3) inside the ``with`` block: N log-probs, then the test numbers `_PROBE`.
 
-    The test numbers `_PROBE` follow the log-probs, shape (1, 1, N + 3): they show whether the model changes its logits
-    afterwards. The yielded list receives the entropies of the tokens' distributions, or None if they are not asked for.
+    The N tokens are those of ``asked``; ``keeps`` is as in `_Asked.selected`. If the model's output has other test
+    numbers, it changes logits after this layer. The yielded list receives the tokens' entropies, None if not asked for.
     """
     entropies: list[Tensor | None] = []
 

@@ -89,7 +89,7 @@ def score(
     seed, rollout : int
         Calls with the same seed and rollout use the same projections, so their scores can be compared.
     logits : int, optional
-        Most logits of one tile, as in `fspo.policy.logprobs.token_log_probs`.
+        Largest number of logits in a tile, as in `fspo.policy.logprobs.token_log_probs`.
 
     Returns
     -------

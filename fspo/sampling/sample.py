@@ -68,7 +68,7 @@ def sample(
     eos_token_id: int | Sequence[int],
     pad_token_id: int,
 ) -> Responses:
-    """Sample one response to each prompt.
+    """Sample one response to each prompt; return token ids, log-probs and truncation, in the order of the prompts.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def sample(
         A causal LM (or a peft model around one). It runs in eval mode without gradients; each module's training
         flag is restored afterwards.
     prompts : sequence of N sequences of int
-        Token ids, at least one each, of any lengths. The fast engine runs equal prompts through the model once.
+        Token ids, at least one each, of any lengths. The engine "fast" runs equal prompts through the model once.
     keys : numpy.ndarray
         Int64 (N,), the response's number within the rollout over all processes.
     seed, rollout : int

@@ -70,10 +70,10 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
 
 
 def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m: float | None = None) -> Floats:
-    """Return the share b(l) of the importance weight at length l that lies in a rule's band, under the Gaussian model.
+    """Return b(l) = E[w; S in the band] / E[w], the share of the importance weight w = exp(S), if S is N(mu l, sigma^2 l).
 
-    It is the weight acceptance if the rule drops on both sides. Weighting by exp(S) shifts the mean of S from mu l to
-    (mu + sigma^2) l (docs/theory.md T9).
+    A rule that drops responses beyond both edges leaves this share. The arguments are those of `band_acceptance`.
+    Weighting by w shifts the mean of S from mu l to (mu + sigma^2) l (docs/theory.md T9).
     """
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return band_acceptance(rule, lengths, number("mu", mu) + sigma**2, sigma, m)

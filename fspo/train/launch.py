@@ -82,8 +82,8 @@ def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> N
 def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
     """Return the folder or name of the model that training starts from.
 
-    The embedded model is warmed up first. The main process warms it up, and the other processes then find the warmed-up
-    model in the cache.
+    The embedded model, small and built in, is first trained on worked solutions of the task (the warm-up). The main
+    process does this, and the other processes then find the result in the cache.
     """
     check_place(config.model.name_or_path, config.task.name)
     if config.model.name_or_path != EMBEDDED:
