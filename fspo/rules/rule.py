@@ -299,7 +299,7 @@ class Rule:
 def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
     """Return the rule with both half-widths (nats) multiplied by ``factor``, so that their ratio stays the same.
 
-    With ``above``, ``factor`` is for the lower half-width alone and ``above`` for the upper; not where a range is an eps.
+    With ``above``, ``factor`` is the lower half-width's alone and ``above`` the upper's; not where a range is an eps.
 
     Raises UserError if the factor is not positive and finite, or if a range that is an eps cannot give so wide a band.
     """

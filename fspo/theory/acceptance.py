@@ -70,7 +70,7 @@ def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike,
 
 
 def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m: float | None = None) -> Floats:
-    """Return b(l) = E[w; S in the band] / E[w], the share of the importance weight w = exp(S), if S is N(mu l, sigma^2 l).
+    """Return b(l) = E[w; S in the band] / E[w], the share of the weight w = exp(S), if S is N(mu l, sigma^2 l).
 
     A rule that drops responses beyond both edges leaves this share. The arguments are those of `band_acceptance`.
     Weighting by w shifts the mean of S from mu l to (mu + sigma^2) l (docs/theory.md T9).
