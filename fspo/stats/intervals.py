@@ -1,4 +1,4 @@
-"""Confidence intervals: their level, Student's t, shares and means over clusters, simultaneous bands."""
+"""Confidence intervals: their level, Student's t, shares and means over clusters."""
 
 from __future__ import annotations
 
@@ -66,55 +66,3 @@ def mean_interval(
     half = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) * np.sqrt(v)
     few = c < MIN_CLUSTERS
     return np.where(few, np.nan, m - half), np.where(few, np.nan, m + half)
-
-
-SEED = 20250911
-"""Seed of the fixed normal draws from which intervals are computed."""
-
-
-@lru_cache(maxsize=16)
-def normal_draws(dimension: int, number: int = 4000, seed: int = SEED) -> Float64[np.ndarray, "{number} {dimension}"]:
-    """Return fixed antithetic standard normal draws (number, dimension), so that intervals need no random state."""
-    half = np.random.default_rng(seed).standard_normal((number // 2, dimension))
-    draws = np.concatenate([half, -half])
-    draws.setflags(write=False)
-    return draws
-
-
-@lru_cache(maxsize=64)
-def _t_factors(df: int, number: int, seed: int = 20250912) -> Float64[np.ndarray, " {number}"]:
-    return np.sqrt(df / np.random.default_rng(seed).chisquare(df, number))
-
-
-def symmetric_root(covariance: Float64[np.ndarray, "K K"]) -> Float64[np.ndarray, "K K"]:
-    """Return the symmetric square root (K, K) of a covariance.
-
-    The symmetric root is unique, so intervals made with it do not depend on the numerical library. Eigenvectors are not
-    unique: a library chooses their sign, and their rotation where eigenvalues agree. Eigenvalues below rounding are set
-    to 0, because their root would enlarge the rounding error.
-    """
-    values, vectors = np.linalg.eigh(covariance)
-    least = float(np.max(values, initial=0.0)) * len(covariance) * 1e-14
-    return (vectors * np.sqrt(np.where(values > least, values, 0.0))) @ vectors.T
-
-
-def error_draws(covariance: Float64[np.ndarray, "K K"], df: int) -> Float64[np.ndarray, "M K"]:
-    """Return M draws (M, K) of the errors of K estimates: multivariate t with this covariance and ``df``."""
-    draws = normal_draws(len(covariance))
-    return (draws @ symmetric_root(covariance)) * _t_factors(max(df, 1), len(draws))[:, None]
-
-
-def simultaneous_half_widths(
-    covariance: Float64[np.ndarray, "K K"], df: int, level: float = CONFIDENCE
-) -> Float64[np.ndarray, " K"]:
-    """Return the half-widths (K,) of intervals around K estimates that all hold their true values at once with
-    probability ``level`` (max-t).
-
-    ``covariance`` is that of the estimates. A half-width is 0 where the estimate's variance is 0.
-    """
-    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    some = se > 0
-    if not np.any(some):
-        return se
-    draws = error_draws(covariance, df)[:, some] / se[some]
-    return se * float(np.quantile(np.max(np.abs(draws), axis=1), level))

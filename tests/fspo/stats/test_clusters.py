@@ -14,8 +14,6 @@ from fspo.stats.intervals import (
     mean_interval,
     proportion_interval,
     sample_interval,
-    simultaneous_half_widths,
-    symmetric_root,
     t_quantile,
 )
 from fspo.stats.slopes import cluster_slope
@@ -126,24 +124,6 @@ def test_slope_without_information_is_nan_with_a_reason(clusters):
     found = cluster_slope(np.ones(clusters), np.ones(clusters), np.arange(clusters))
     assert np.isnan(found.slope)
     assert found.reason
-
-
-@pytest.mark.parametrize("rank", [1, 3, 5])
-def test_the_symmetric_root_squares_to_the_covariance(rank):
-    half = np.random.default_rng(rank).standard_normal((5, rank))
-    covariance = half @ half.T
-    root = symmetric_root(covariance)
-    assert root == pytest.approx(root.T)
-    assert root @ root == pytest.approx(covariance)
-    assert np.linalg.matrix_rank(root, tol=1e-6) == rank  # rounding is not blown up to 1e-8
-    assert not symmetric_root(np.zeros((3, 3))).any()
-
-
-def test_max_t_is_wider_than_one_interval_and_narrower_than_bonferroni():
-    half = simultaneous_half_widths(np.eye(6), 100_000)[0]
-    assert 1.97 < half < sps.norm.ppf(1 - 0.05 / 12) + 0.03
-    # six estimates that always err alike need the width of one
-    assert simultaneous_half_widths(np.ones((6, 6)), 100_000) == pytest.approx(np.full(6, 1.96), abs=0.06)
 
 
 def test_the_t_interval_of_independent_values_is_the_textbook_one():
