@@ -10,8 +10,6 @@ TIME = "time/"
 """Prefix of the wall time of each part of a rollout or evaluation, seconds."""
 ADAPTED = "rule/"
 """Prefix of the present ranges and exponent of a rule whose band follows a target."""
-DROPPED = "dropped/"
-"""Prefix of the shares of sampled responses that get no gradient, one share for each reason."""
 SKIPPED = "skipped/"
 """Prefix of the shares of updates that were skipped, one share for each cause."""
 LRE_BAND, LRE_UPDATE = "lre_band/", "lre_update/"
@@ -36,6 +34,7 @@ TRUNCATED = "completions/clipped_ratio"
 VERIFIER_TIMEOUT = "verifier/timeout"
 VERIFIER_ERROR = "verifier/error"
 TOO_LONG = "prompts/too_long"
+DROPPED_TRUNCATED = "dropped/truncated"
 
 CLIPPED_LOW = "clip_ratio/low_mean"
 CLIPPED_HIGH = "clip_ratio/high_mean"
@@ -88,7 +87,7 @@ METRICS = {
     VERIFIER_TIMEOUT: Metric("responses whose verifier took too long", "share of responses"),
     VERIFIER_ERROR: Metric("responses whose verifier failed", "share of responses"),
     TOO_LONG: Metric("prompts passed over because they are too long", "share of prompts"),
-    DROPPED + "REASON": Metric("sampled responses that get no gradient: truncated", "share of responses"),
+    DROPPED_TRUNCATED: Metric("sampled responses that get no gradient: truncated", "share of responses"),
     NUM_TOKENS: Metric("tokens of prompts and responses since the run began", "tokens"),
     ENTROPY: Metric("mean over tokens of the entropy of the old policy, at its temperature", "nats"),
     CLIPPED_LOW: Metric(f"{LIVE} that are clipped below the band (token rules: tokens)", f"share of {LIVE}"),
@@ -151,6 +150,6 @@ METRICS = {
     EVAL + in_bin(BIN, BIN_REWARD): Metric("mean reward of those in the bin", "reward"),
     EVAL + in_bin(BIN, BIN_COUNT): Metric("number of those in the bin", "responses"),
 }
-"""Every metric that the trainer writes, in the order of the site's page. A word in capitals in a name, such as REASON,
+"""Every metric that the trainer writes, in the order of the site's page. A word in capitals in a name, such as CAUSE,
 stands for one of several words.
 """

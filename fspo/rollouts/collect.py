@@ -25,8 +25,6 @@ from fspo.sampling.sample import sample
 from fspo.tasks import Example, Task, encode_prompt
 
 Stream = Literal["train", "eval"]
-Drop = Literal["truncated"]
-"""Kinds of responses to which the user may give no gradient: those cut at the length limit."""
 _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1}
 
 
@@ -159,7 +157,7 @@ class Collector:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Drop] = ()) -> GroupStats:
+def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[str] = ()) -> GroupStats:
     """Compute the advantages of a batch and store them in it; return the number of groups, and of those with equal
     rewards.
 
@@ -167,13 +165,9 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[Dr
     advantage 0, hence no gradient; they stay in the batch and in the log.
     """
     batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
-    batch.advantages[dropped(batch, drop) != ""] = 0.0
+    if "truncated" in drop:
+        batch.advantages[batch.truncated] = 0.0
     return stats
-
-
-def dropped(batch: RolloutBatch, drop: Sequence[Drop]) -> np.ndarray:
-    """Return why each of N responses gets no gradient: "truncated", or "" if it gets one."""
-    return np.where(batch.truncated & ("truncated" in drop), "truncated", "")
 
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:

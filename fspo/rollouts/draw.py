@@ -18,7 +18,7 @@ from fspo.base.errors import UserError
 from fspo.config import TrainConfig
 from fspo.gradlog import metric_names as metric
 from fspo.rollouts.batches import RolloutBatch
-from fspo.rollouts.collect import Collector, Prompts, dropped, give_advantages
+from fspo.rollouts.collect import Collector, Prompts, give_advantages
 from fspo.rollouts.metric_sums import Counts, add_drops, add_rollout
 from fspo.tasks import prompt_order
 
@@ -53,8 +53,7 @@ class DrawnRollout:
         add_rollout(counts, self.batch, self.groups)
         counts.add(metric.TOO_LONG, self.too_long, self.passed)
         if config.batch.drop:
-            why = dropped(self.batch, config.batch.drop)
-            add_drops(counts, self.batch.lengths, why, config.batch.drop, config.log.length_edges)
+            add_drops(counts, self.batch, config.log.length_edges)
 
 
 def draw(

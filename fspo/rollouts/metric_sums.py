@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,15 +74,9 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
     counts.add(metric.VERIFIER_ERROR, (batch.reward_status == "error").sum(), n)
 
 
-def add_drops(
-    counts: Counts, lengths: np.ndarray, why: np.ndarray, reasons: Sequence[str], edges: tuple[int, ...]
-) -> None:
-    """Add the shares of sampled responses that get no gradient, by reason and by length bin.
-
-    ``lengths`` (N,) are in tokens, and ``why`` (N,) is a reason or "". Each of ``reasons`` gets a share, be it 0.
-    """
-    for reason in reasons:
-        counts.add(metric.DROPPED + reason, (why == reason).sum(), len(why))
-    for i, mask in enumerate(length_bins(lengths, edges)):
+def add_drops(counts: Counts, batch: RolloutBatch, edges: tuple[int, ...]) -> None:
+    """Add the shares of responses that get no gradient because they are truncated, in all and by length bin."""
+    counts.add(metric.DROPPED_TRUNCATED, batch.truncated.sum(), len(batch))
+    for i, mask in enumerate(length_bins(batch.lengths, edges)):
         if mask.any():
-            counts.add(metric.in_bin(i, metric.BIN_DROPPED), (why[mask] != "").sum(), mask.sum())
+            counts.add(metric.in_bin(i, metric.BIN_DROPPED), batch.truncated[mask].sum(), mask.sum())
