@@ -116,9 +116,7 @@ METRICS = {
     ),
     CORRECTION_CUT: Metric(f"{LIVE} that the correction clips (one on tokens: their tokens)", f"share of {LIVE}"),
     CORRECTION_WEIGHT: Metric(
-        f"mean over {LIVE} of the factor by which the correction multiplies their gradient; inside TRL the mean over "
-        "microbatches of such means",
-        "factor",
+        f"mean over {LIVE} of the factor by which the correction multiplies their gradient", "factor"
     ),
     ADAPTED + "PART": Metric(
         "the present value of a part of a rule that follows a target: range_lo, range_hi, gamma, gamma_hi",

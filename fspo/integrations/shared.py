@@ -17,7 +17,7 @@ from accelerate.utils import gather_object
 
 from fspo.base.errors import UserError
 from fspo.base.files import write_text
-from fspo.config import CorrectionConfig, RuleConfig
+from fspo.config import RuleConfig
 from fspo.objective import Records
 from fspo.rules import DriftStats, Rule
 from fspo.rules.online import OnlineRule
@@ -25,30 +25,20 @@ from fspo.rules.online import OnlineRule
 FILE = "fspo_rule.json"
 
 
-def _optional(config: type, prefix: str, *without: str) -> Any:
-    """Return a dataclass with the options of ``config``, each None by default, for other trainers to inherit from."""
-    types = get_type_hints(config)
-    parts = [
-        (
-            prefix + part.name,
-            types[part.name],
-            field(default=None, metadata={"help": f"As in fspo.config.{config.__name__}."}),
-        )
-        for part in fields(config)
-        if part.name not in without
-    ]
-    return make_dataclass(f"{config.__name__}Parts", parts)
-
-
-RuleParts = _optional(RuleConfig, "", "preset", "advantage", "aggregation", "constant_length", "kl_coef")
+RuleParts: Any = make_dataclass(
+    "RuleParts",
+    [
+        (part.name, get_type_hints(RuleConfig)[part.name], field(default=None, metadata={"help": "As in RuleConfig."}))
+        for part in fields(RuleConfig)
+        if part.name not in ("preset", "advantage", "aggregation", "constant_length", "kl_coef")
+    ],
+)
 """A dataclass with the parts of a clip rule that can be changed in a preset; None keeps the preset's."""
-CorrectionParts = _optional(CorrectionConfig, "correction_", "preset", "on")
-"""A dataclass with the parts of a correction, each with the prefix ``correction_``."""
 
 
-def given(options: Any, config: type, prefix: str = "") -> dict[str, Any]:
-    """Return the values of those options of the dataclass ``config`` that ``options`` has too, with a prefix."""
-    return {f.name: getattr(options, prefix + f.name) for f in fields(config) if hasattr(options, prefix + f.name)}
+def given(options: Any) -> dict[str, Any]:
+    """Return the values of those options of `fspo.config.RuleConfig` that the dataclass ``options`` has too."""
+    return {part.name: getattr(options, part.name) for part in fields(RuleConfig) if hasattr(options, part.name)}
 
 
 def check_drift(rule: Rule, trainer: str, option: str) -> None:

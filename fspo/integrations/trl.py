@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 
 from fspo.base.errors import UserError
-from fspo.gradlog.metric_names import CORRECTION_CUT, CORRECTION_WEIGHT
 from fspo.integrations.shared import UpdateMemory, remembers
 from fspo.integrations.trl_logged import PREFIX, LoggedTrainer, loss_mask, mismatch, missing_methods, model_inputs
 from fspo.integrations.trl_observe import observe
 from fspo.integrations.trl_options import FSPOConfig
-from fspo.objective import Records, denominator_for, objective, ratio_stats
-from fspo.rules import DriftStats, Rule
+from fspo.objective import Records, denominator_for, objective
+from fspo.rules import Rule
 
 __all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
 
@@ -68,11 +66,8 @@ class FSPOTrainer(LoggedTrainer):
         super().__init__(*args, **kwargs)
         self.rule, self.objective_config = config.clip_rule(), config.objective()
         self.memory = UpdateMemory(self.rule)
-        self.correction = config.correction_rule()
-        if self.correction is not None and not (self.use_vllm or self.rollout_func):
-            raise _no_sampler(self.correction)
         self.score_every = config.score_every
-        self.open_log(self.rule, self.correction)
+        self.open_log(self.rule)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.args.should_save:
@@ -90,32 +85,7 @@ class FSPOTrainer(LoggedTrainer):
         output[PREFIX + "denominator"] = self._sum(local)
         if self.model.training:
             self.memory.begin_rollout()
-        if self.correction is not None:
-            self._prepare_correction(output, mask)
         return output
-
-    def _prepare_correction(self, output: dict[str, Any], mask: Tensor) -> None:
-        """Add old log-probabilities, if TRL has computed none, and the centre of the correction's band to a batch.
-
-        The centre is estimated from the generation batch's responses on all processes; a correction without a drift
-        needs none.
-        """
-        assert self.correction is not None
-        if "old_per_token_logps" not in output:
-            with torch.no_grad():
-                output["old_per_token_logps"] = self._log_probs(
-                    self.model, output, batch_size=self.args.per_device_train_batch_size
-                )[0]
-        old, A = output["old_per_token_logps"], output["advantages"]
-        sampled = mismatch(output, old)
-        if sampled is None:
-            raise _no_sampler(self.correction)
-        if not self.correction.needs_stats:
-            return
-        records = objective(old, old, mask, A, Rule("none"), mismatch=sampled).records
-        stats = ratio_stats(vars(records), self.correction.on)
-        centre = self.correction.centre(sum(gather_object([stats]), DriftStats()))
-        output[PREFIX + "correction_centre"] = torch.zeros_like(A, dtype=torch.float64) + centre
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         training, mask = self.model.training, loss_mask(inputs)
@@ -139,15 +109,14 @@ class FSPOTrainer(LoggedTrainer):
             denominator=self._denominator(inputs, mask, accumulation),
             ref=inputs.get("ref_per_token_logps"),
             mismatch=mismatch(inputs, old),
-            correction=self.correction,
-            correction_m=inputs.get(PREFIX + "correction_centre"),
+            factor=self.correction_factor(inputs, mask),
         )
         if aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * aux_loss / accumulation
             mean = self._sum(aux_loss.detach()) / self.accelerator.num_processes
             self._metrics["train" if training else "eval"]["aux_loss"].append(mean.item())
         entropy = torch.where(mask, entropies.detach().float(), 0.0).sum(1)  # type: ignore[union-attr]
-        self._report("train" if training else "eval", records, inputs["advantages"], entropy, rule)
+        self._report("train" if training else "eval", records, entropy, rule)
         if training:
             if remembers(self.rule) and PREFIX + "response_id" in inputs:
                 advantages = inputs["advantages"].double().cpu().numpy()
@@ -179,7 +148,7 @@ class FSPOTrainer(LoggedTrainer):
         share = accumulation / self.first_pass  # share of a generation batch that one update uses
         return float(total) / self.accelerator.num_processes * share
 
-    def _report(self, mode: str, records: Records, advantages: Tensor, entropy: Tensor, rule: Rule) -> None:
+    def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
         """Add clip shares, acceptance and entropy to TRL's metrics.
 
         A clip share is the share of clipped responses among those with A != 0. Under a rule on tokens it is the share
@@ -199,23 +168,9 @@ class FSPOTrainer(LoggedTrainer):
         found["entropy"].append(entropies / max(tokens, 1.0))
         if self.beta != 0:
             found["kl"].append(kl / max(tokens, 1.0))
-        if records.correction_cut is not None and records.correction_weight is not None:
-            live = (advantages != 0) & (records.length > 0)
-            parts = [records.correction_cut, records.correction_count, records.correction_weight[live], live]
-            cut, count, weight, number = self._sum(torch.stack([part.sum().double() for part in parts])).tolist()
-            found[CORRECTION_CUT].append(cut / max(count, 1.0))
-            if number:
-                found[CORRECTION_WEIGHT].append(weight / number)
         if self.rule.needs_stats:
             found["fspo/drift_per_token"].append(records.drift.mean().item())
         if rule.adapt != "none":
             for name in ("range_lo", "range_hi", "gamma", "gamma_hi"):
                 if (value := getattr(rule, name)) is not None:
                     found[f"rule/{name}"].append(value)
-
-
-def _no_sampler(correction: Rule) -> UserError:
-    return UserError(
-        f"correction {correction.label!r} needs the sampler's log-probs: set use_vllm=True, or let rollout_func return "
-        "logprobs, or correction='none'"
-    )

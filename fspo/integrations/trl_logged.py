@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from fspo.base.files import whole_file
 from fspo.config import ScoreConfig
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths, rollout_of
+from fspo.integrations.trl_rules import correction_of
 from fspo.objective import Mismatch, Records
+from fspo.objective.records import token_mean
 from fspo.policy.score_hooks import ScoreHooks
 from fspo.policy.scores import Scores, score
 from fspo.rules import Rule
@@ -75,8 +77,10 @@ class LoggedTrainer(GRPOTrainer):
     Attributes
     ----------
     log_rule, log_correction : Rule, optional
-        The clip rule and the correction that the loss applies. Each is None if the loss applies none, or one that no
-        rule of this project reproduces; without a clip rule the columns `OF_THE_RULE` are null.
+        The clip rule of the loss, and TRL's correction of vLLM's mismatch. Each is None if the loss applies none, or
+        one that no rule of this project reproduces; without a clip rule the columns `OF_THE_RULE` are null.
+    corrected : bool
+        Whether TRL's correction multiplies the loss of each token by a factor.
     log_rollout : int
         Number of the present rollout.
     log_start : int
@@ -87,8 +91,18 @@ class LoggedTrainer(GRPOTrainer):
     model: torch.nn.Module  # type: ignore[assignment]
     score_every: int = 0
 
-    def open_log(self, rule: Rule | None, correction: Rule | None) -> None:
-        """Make the log's writer for a loss that applies ``rule`` and ``correction``."""
+    def open_log(self, rule: Rule | None) -> None:
+        """Make the log's writer for a loss that applies ``rule``, and TRL's correction if its options ask for one."""
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        # The loss type "vespo" corrects the mismatch inside its weight, so there is no separate correction to log.
+        self.corrected = corrects and self.loss_type != "vespo"
+        correction = correction_of(self.args) if self.corrected else None
+        if self.corrected and correction is None:
+            warnings.warn(
+                f"no correction does what {self.vllm_importance_sampling_mode!r} does with these bounds: its factors "
+                "are logged, and its edges are null",
+                stacklevel=3,
+            )
         self._rewards: Tensor | None = None
         self.log_rule, self.log_correction = rule, correction
         self.log_rollout, self.log_start = -1, 0
@@ -156,6 +170,10 @@ class LoggedTrainer(GRPOTrainer):
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
         return (length == 0) | ~torch.isin(last, ends)
 
+    def correction_factor(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | None:
+        """Return the factor (B, T) by which TRL's correction multiplies each token's loss; None if it corrects none."""
+        return inputs["importance_sampling_ratio"].expand(mask.shape) if self.corrected else None
+
     def log_microbatch(
         self,
         inputs: dict[str, Any],
@@ -177,7 +195,10 @@ class LoggedTrainer(GRPOTrainer):
         """
         if PREFIX + "response_id" not in inputs:  # responses of an evaluation are not logged
             return
-        step = self.state.global_step
+        step, mask = self.state.global_step, loss_mask(inputs)
+        factor = self.correction_factor(inputs, mask)
+        if factor is not None and records.correction_weight is None:
+            records = replace(records, correction_weight=token_mean(factor, mask))
         carried = ("prompt_id", "response_id", "reward", "truncated")
         responses = ResponseColumns(
             **{name: inputs[PREFIX + name].cpu().numpy() for name in carried},

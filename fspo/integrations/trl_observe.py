@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +19,7 @@ from trl import GRPOTrainer
 
 from fspo.base.errors import UserError, unknown_name
 from fspo.integrations.trl_logged import LoggedTrainer, loss_mask, mismatch, missing_methods
-from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of, correction_of
+from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of
 from fspo.objective import objective, token_columns
 from fspo.rules import Rule
 
@@ -92,7 +91,6 @@ class _Stop(TrainerCallback):
 class _ObservedTrainer(LoggedTrainer):
     """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
-    corrected: bool
     tokens: bool = False
     reason: Reason | None = None
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
@@ -109,17 +107,7 @@ class _ObservedTrainer(LoggedTrainer):
         for name, off in FURTHER_CUTS.items():
             if getattr(self.args, name) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} masks further tokens", stacklevel=2)
-        corrects = self.use_vllm and self.vllm_importance_sampling_correction
-        # The loss type "vespo" corrects the mismatch inside its weight, so there is no separate correction to log.
-        self.corrected = corrects and self.loss_type != "vespo"
-        correction = correction_of(self.args) if self.corrected else None
-        if self.corrected and correction is None:
-            warnings.warn(
-                f"no correction does what {self.vllm_importance_sampling_mode!r} does with these bounds: its factors "
-                "are logged, and its edges are null",
-                stacklevel=2,
-            )
-        self.open_log(rule, correction)
+        self.open_log(rule)
         if self.reason is not None:
             self.add_callback(_Stop(self))
 
@@ -148,10 +136,6 @@ class _ObservedTrainer(LoggedTrainer):
         records = objective(
             new, old, mask, A, self.log_rule or Rule("none"), mismatch=sampled, correction=correction
         ).records
-        if self.corrected and correction is None:
-            factor = inputs["importance_sampling_ratio"].expand(mask.shape)
-            factor = torch.where(mask, factor, 0.0).sum(1) / records.length.clamp(min=1)
-            records = replace(records, correction_weight=factor)
         entropy = None if seen[1] is None else torch.where(mask, seen[1].detach().float(), 0.0).sum(1)
         tokens = token_columns(new, old, mask, sampled) if self.tokens else None
         self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores, tokens)

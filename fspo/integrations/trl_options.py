@@ -8,8 +8,8 @@ from typing import get_args
 from trl import GRPOConfig
 
 from fspo.base.errors import UserError
-from fspo.config import CorrectionConfig, ObjectiveConfig, RuleConfig
-from fspo.integrations.shared import CorrectionParts, RuleParts, check_drift, given
+from fspo.config import ObjectiveConfig, RuleConfig
+from fspo.integrations.shared import RuleParts, check_drift, given
 from fspo.rules import Aggregation, Rule
 
 _AVERAGES = ", ".join(get_args(Aggregation))
@@ -29,12 +29,13 @@ _REFUSED = {
 
 
 @dataclass
-class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
+class FSPOConfig(RuleParts, GRPOConfig):
     """TRL's `GRPOConfig` with a clip rule; TRL computes the advantages (``scale_rewards``).
 
-    Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False`` and
-    ``use_bias_correction_kl=False``, because TRL's corrections would change responses before the rule or beside it,
-    and ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the penalty on
+    Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False``, so that only the rule weighs
+    responses unless TRL's correction of vLLM's mismatch is asked for (its factor then multiplies the gradient of each
+    token); ``use_bias_correction_kl=False``, because the KL term is not weighed by TRL's unclipped ratio; and
+    ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the penalty on
     KL(new||reference): its estimate k3 (exp(d) - 1 - d, d the reference's log-probability less the new one) is
     aggregated like the rule's terms: "response" sums it over a response's tokens, where TRL's losses take means.
 
@@ -49,12 +50,6 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
         "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
     constant_length : int, optional
         Divisor of "constant", tokens; ``max_completion_length`` by default.
-    correction : str
-        Preset of the correction of the mismatch between the sampler (vLLM, or a ``rollout_func`` that returns
-        log-probs) and the trainer: tis, mis, geo-mask, icepop, engine-sqrt (`fspo.rules.CORRECTIONS`), or none.
-    correction_range_lo, correction_range_hi, ... : optional
-        Parts to change in the correction's preset, as in `fspo.config.CorrectionConfig`. Its drift is made from the
-        responses of the generation batch.
     score_every : int
         Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
         pass costs about as much as one update and is made on one update of the rollout.
@@ -67,13 +62,12 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
 
     use_bias_correction_kl: bool = field(default=False, metadata={"help": "Must stay False: the KL term is plain k3."})
     vllm_importance_sampling_correction: bool = field(
-        default=False, metadata={"help": "Must stay False: 'correction' stands in its place."}
+        default=False, metadata={"help": "TRL's correction of vLLM's mismatch, beside the rule."}
     )
     disable_dropout: bool = field(default=True, metadata={"help": "Disable dropout, which makes S random."})
     rule: str = field(default="fspo", metadata={"help": "Preset of the clip rule."})
     aggregation: str | None = field(default=None, metadata={"help": f"How terms are averaged: {_AVERAGES}."})
     constant_length: int | None = field(default=None, metadata={"help": "Divisor of aggregation 'constant'."})
-    correction: str = field(default="none", metadata={"help": "Preset of the correction of the sampler's mismatch."})
     score_every: int = field(default=0, metadata={"help": "Rollouts between score passes, 0 for never."})
 
     def __post_init__(self) -> None:
@@ -81,7 +75,7 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
         self.check()
 
     def _parts(self) -> RuleConfig:
-        parts = given(self, RuleConfig)
+        parts = given(self)
         if self.aggregation == "constant" and self.constant_length is None:
             parts["constant_length"] = self.max_completion_length
         return RuleConfig(preset=self.rule, kl_coef=self.beta, **parts)
@@ -89,10 +83,6 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
     def clip_rule(self) -> Rule:
         """Return the clip rule: the preset with the parts that were changed."""
         return self._parts().rule()
-
-    def correction_rule(self) -> Rule | None:
-        """Return the correction of the sampler's mismatch: the preset with the parts that were changed."""
-        return CorrectionConfig(self.correction, **given(self, CorrectionConfig, "correction_")).rule()
 
     def objective(self) -> ObjectiveConfig:
         """Return the options of the objective: the aggregation, and the weight of the penalty on KL(new||reference)."""
@@ -109,13 +99,6 @@ class FSPOConfig(RuleParts, CorrectionParts, GRPOConfig):
             raise UserError(
                 "use_bias_correction_kl=True weighs the KL term by TRL's own unclipped ratio: set it to False"
             )
-        if self.use_vllm and self.vllm_importance_sampling_correction:
-            raise UserError(
-                f"vllm_importance_sampling_mode={self.vllm_importance_sampling_mode!r} is TRL's own correction, which "
-                f"the loss of rule {rule.label!r} does not apply: set vllm_importance_sampling_correction=False and "
-                "choose a correction, as correction='mis' (with 'none' the mismatch is logged)"
-            )
-        self.correction_rule()
         accumulation = self.gradient_accumulation_steps
         microbatches = int(self.steps_per_generation or accumulation) * self.num_iterations  # of one generation
         if rule.shape != "none" and accumulation % microbatches == 0:

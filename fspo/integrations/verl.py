@@ -98,7 +98,7 @@ class FSPOLossConfig(RuleParts, ObservedLossConfig):
 
     def clip_rule(self) -> Rule:
         """Return the clip rule that the options name: the preset ``rule`` with the parts that the user set."""
-        rule = RuleConfig(self.rule, **given(self, RuleConfig)).rule()
+        rule = RuleConfig(self.rule, **given(self)).rule()
         check_drift(rule, "verl", "policy_loss.drift_source=lagged")
         return rule
 

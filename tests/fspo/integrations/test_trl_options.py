@@ -22,10 +22,6 @@ def config(tmp_path, **options):
         ({"epsilon": 0.1}, "epsilon=0.1.*set range_lo and range_hi"),
         ({"use_adaptive_entropy": True}, "use_adaptive_entropy=True.*leave it out"),
         ({"beta": 0.1, "use_bias_correction_kl": True}, "use_bias_correction_kl=True.*set it to False"),
-        (
-            {"use_vllm": True, "vllm_importance_sampling_correction": True},
-            "'sequence_mask'.*set vllm_importance_sampling_correction=False and choose a correction, as",
-        ),
         ({"rule": "fspo-kl"}, "set drift_source='lagged'"),
         ({"rule": "gspo", "aggregation": "constant"}, "divides by length twice"),
         ({"score_every": -1}, "score_every is -1"),
