@@ -107,9 +107,6 @@ def load_model(
         raise unknown_name("dtype", str(dtype), tuple(DTYPES))
     if str(name_or_path) == EMBEDDED:
         model: PreTrainedModel = build_embedded_model(seed).to(DTYPES[dtype])  # type: ignore[arg-type]
-        if attn_implementation is not None:
-            with _readable(name_or_path):
-                model.set_attn_implementation(attn_implementation)
     elif str(name_or_path).startswith(RANDOM):
         shape = shape_of(str(name_or_path))
         model = build_random_model(shape, dtype, seed=seed, attn_implementation=attn_implementation)
@@ -233,10 +230,8 @@ def _readable(name_or_path: str | Path) -> Iterator[None]:
 
 
 def _add_lora(model: PreTrainedModel, options: LoraOptions) -> PreTrainedModel:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise UserError("lora needs peft: pip install 'fspo[lora]'") from error
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]

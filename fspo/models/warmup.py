@@ -30,19 +30,13 @@ log = logging.getLogger(__name__)
 SUMMARY = "warmup.json"
 
 
-def warm_up(
-    config: WarmupConfig | None = None,
-    task: TeachingTask | None = None,
-    cache_dir: str | Path | None = None,
-) -> Path:
+def warm_up(config: WarmupConfig | None = None, task: TeachingTask | None = None) -> Path:
     """Return the folder of the warmed-up embedded model; train the model first if the cache does not hold it.
 
     Parameters
     ----------
     task : TeachingTask, optional
         The task on which the model is trained; chain-add by default.
-    cache_dir : path, optional
-        Folder in which warmed-up models are kept; replaces ``config.cache_dir``.
 
     Returns
     -------
@@ -58,7 +52,7 @@ def warm_up(
         the verifier does not give full reward to the task's own worked solutions.
     """
     config, task = config or WarmupConfig(), task or ChainAdd()
-    root = cache_folder(cache_dir or config.cache_dir)
+    root = cache_folder(config.cache_dir)
     depends = dependencies(config, task)
     target = root / f"warmup-{digest_of(depends)}"
     if (target / SUMMARY).is_file():

@@ -34,7 +34,6 @@ from transformers import PreTrainedModel
 from fspo.base.errors import UserError
 from fspo.base.files import writing
 from fspo.config import SamplingConfig
-from fspo.sampling.saving import save_model
 
 MARK = "written-by-fspo"
 """Name of a file by which the trainer marks the folder of weights as written by itself.
@@ -206,7 +205,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
         (folder / MARK).touch()
         _claim(folder)
         shutil.rmtree(part, ignore_errors=True)
-        save_model(model, part)
+        model.save_pretrained(part)
         new = {path.name for path in part.iterdir()}
         for old in folder.glob("model*.safetensors*"):
             if old.name not in new:

@@ -51,16 +51,11 @@ class GymConfig:
 def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:
     """Build a task of the class ``task`` from one mapping of options: those of `GymConfig` and those of the dataset.
 
-    Raises UserError if the package is missing, or for an unknown dataset or option (the message suggests the nearest
-    known name).
+    Raises UserError for an unknown dataset or option; the message suggests the nearest known name.
     """
-    from fspo.tasks import build_config
-
-    try:
-        import reasoning_gym  # noqa: F401
-    except ImportError as error:
-        raise UserError('gym tasks need reasoning-gym: pip install "fspo[gym]"') from error
     from reasoning_gym.factory import DATASETS
+
+    from fspo.tasks import build_config
 
     if dataset not in DATASETS:
         raise unknown_name("reasoning-gym dataset", dataset, sorted(DATASETS))

@@ -27,7 +27,6 @@ from fspo.base.files import remove_folder, whole_folder, writing
 from fspo.distributed import files
 from fspo.distributed.tensors import Tensors, holders, local, whole_state
 from fspo.gradlog.run_folder import CHECKPOINTS, MODEL
-from fspo.sampling.saving import save_model
 
 
 @dataclass
@@ -169,7 +168,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if not writes:
         return target
     with whole_folder(target, SafetensorError) as part:
-        save_model(model, part, state_dict=tensors)
+        model.save_pretrained(part, state_dict=tensors)
         tokenizer.save_pretrained(part)
     return target
 

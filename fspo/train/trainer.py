@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from fspo import gradlog
 from fspo.base.errors import UserError
@@ -86,6 +87,7 @@ class Trainer:
         if config.eval.every and self.task.size("eval") == 0:
             raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
         raw, self.tokenizer = load_policy(self.accelerator, config, model, tokenizer)
+        disable_progress_bar()  # transformers' bars of saved weights would stand in the trainer's own
         reference = copy.deepcopy(raw).requires_grad_(False) if config.rule.kl_coef > 0 else None
         self.optimizer = make_optimizer(raw.parameters(), config.optim)
         self.raw = raw

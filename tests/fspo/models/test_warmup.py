@@ -97,13 +97,13 @@ def test_training_is_reproducible_and_learns():
 
 
 def test_cache_is_filled_once(tmp_path, monkeypatch, capsys):
-    calls = []
+    calls, config = [], replace(TINY, cache_dir=str(tmp_path))
     real = warmup.train
     monkeypatch.setattr(warmup, "train", lambda *args: calls.append(args) or real(*args))
     threads = torch.get_num_threads()
-    folder = warm_up(TINY, ChainAdd(ChainAddConfig(max_steps=4)), tmp_path)
+    folder = warm_up(config, ChainAdd(ChainAddConfig(max_steps=4)))
     assert torch.get_num_threads() == threads
-    assert warm_up(TINY, TASK, tmp_path) == folder
+    assert warm_up(config, TASK) == folder
     assert len(calls) == 1
     model = load_model(folder)
     tokenizer = load_tokenizer(folder)
@@ -111,7 +111,7 @@ def test_cache_is_filled_once(tmp_path, monkeypatch, capsys):
     summary = json.loads((folder / "warmup.json").read_text())
     assert summary["accuracy"] == measure(model, TASK, 8, seed=0)["accuracy"]
     assert not any(path.suffix in (".bin", ".pt", ".pkl", ".part") for path in tmp_path.rglob("*"))
-    other = warm_up(replace(TINY, seed=1), TASK, tmp_path)
+    other = warm_up(replace(config, seed=1), TASK)
     assert other != folder
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warm-up of the embedded model: ")]
     assert len(told) == len(calls) == 2
@@ -156,13 +156,13 @@ def test_gate_tries_the_next_seed_then_gives_up(tmp_path, monkeypatch, caplog):
         return {"accuracy": 0.9 if seed == 6 else 0.1}
 
     monkeypatch.setattr(warmup, "measure", accuracy)
-    config = replace(TINY, steps=1, seed=5, min_accuracy=0.5)
-    folder = warm_up(config, TASK, tmp_path)
+    config = replace(TINY, steps=1, seed=5, min_accuracy=0.5, cache_dir=str(tmp_path))
+    folder = warm_up(config, TASK)
     assert tried == [5, 6]
     assert json.loads((folder / "warmup.json").read_text())["seed"] == 6
     assert "trying seed 6" in caplog.text
     with pytest.raises(UserError, match=r"0\.100.*raise warmup\.steps"):
-        warm_up(replace(config, seed=7, attempts=2), TASK, tmp_path)
+        warm_up(replace(config, seed=7, attempts=2), TASK)
     assert tried[2:] == [7, 8]
     assert not list(tmp_path.glob(".part-*"))
 
@@ -172,7 +172,7 @@ def test_killed_warm_up_starts_again(tmp_path):
     left = tmp_path / f".part-77-{name}"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
-    folder = warm_up(TINY, TASK, tmp_path)
+    folder = warm_up(replace(TINY, cache_dir=str(tmp_path)), TASK)
     assert folder.name == name
     load_model(folder)
     assert not list(tmp_path.glob(".part-*"))
@@ -182,7 +182,7 @@ def test_unwritable_cache(tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
     with pytest.raises(UserError, match=r"warmup\.cache_dir"):
-        warm_up(TINY, TASK, blocker / "cache")
+        warm_up(replace(TINY, cache_dir=str(blocker / "cache")), TASK)
 
 
 def test_only_tasks_with_worked_solutions_teach():
@@ -195,7 +195,7 @@ def test_only_tasks_with_worked_solutions_teach():
 @pytest.mark.slow
 def test_default_schedule_teaches_products(tmp_path):
     pytest.importorskip("reasoning_gym")
-    folder = warm_up(task=teaching_task("gym:products", {"max_digits": 2}), cache_dir=tmp_path)
+    folder = warm_up(WarmupConfig(cache_dir=str(tmp_path)), teaching_task("gym:products", {"max_digits": 2}))
     summary = json.loads((folder / "warmup.json").read_text())
     assert summary["seed"] == 0  # the first attempt
     assert 0.25 <= summary["accuracy"] <= 0.65  # room for RL to improve
@@ -203,7 +203,7 @@ def test_default_schedule_teaches_products(tmp_path):
 
 @pytest.mark.slow
 def test_default_schedule_passes_its_gate(tmp_path):
-    folder = warm_up(cache_dir=tmp_path)
+    folder = warm_up(WarmupConfig(cache_dir=str(tmp_path)))
     summary = json.loads((folder / "warmup.json").read_text())
     assert summary["seed"] == 0  # the first attempt
     assert 0.15 <= summary["accuracy"] <= 0.55  # room for RL to improve
