@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
-from measuring import RESULTS, machine, watch, write_results
+from measuring import RESULTS, machine, write_results
 
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
@@ -91,13 +95,24 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 def timed(*arguments: str | Path) -> dict[str, float]:
     """Run `fspo` with these arguments.
 
-    Return wall seconds, CPU seconds, highest memory, and the machine's load average before the run.
+    Return wall seconds, CPU seconds of all its processes, the largest memory that they had together (measured ten times
+    a second), and the machine's load average before the run.
     """
     load, command = os.getloadavg()[0], [sys.executable, "-m", "fspo", *map(str, arguments)]
-    took = watch(command, 0.1, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    if took.status and arguments[0] != "train":  # its refusals are timed
-        raise UserError(f"{' '.join(command)} ended with {took.status}")
-    return {"seconds": took.wall, "cpu_seconds": took.cpu, "peak_mib": took.peak / 2**20, "load": load}
+    before, start, peak = os.times(), time.perf_counter(), 0
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while process.poll() is None:
+        total = 0
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):  # raised for a process that has ended
+                total += one.memory_full_info().pss
+        peak = max(peak, total)
+        time.sleep(0.1)
+    if process.returncode and arguments[0] != "train":  # its refusals are timed
+        raise UserError(f"{' '.join(command)} ended with {process.returncode}")
+    after, seconds = os.times(), time.perf_counter() - start
+    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    return {"seconds": seconds, "cpu_seconds": cpu, "peak_mib": peak / 2**20, "load": load}
 
 
 def main() -> None:

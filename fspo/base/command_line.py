@@ -97,7 +97,7 @@ class CommandParser(ArgumentParser):
                 if option == name or (value and re.search(rf"option {option}: .*value: {value}\b", said)):
                     raise UserError(f"{gone} is gone: {instead}") from error
             if named and (near := self._near(name)):
-                said += f": did you mean {' or '.join(map(on_command_line, near))}?"
+                said += f": did you mean {' or '.join(f'--{dashed(option)}' for option in near)}?"
             elif "Unable to load config" in said:
                 said += ": a group of options takes --GROUP.OPTION VALUE, such as --rule.preset fspo"
             raise UserError(f"{said} ({self.prog} --help shows the options)") from error
@@ -120,11 +120,6 @@ def dashed(option: str) -> str:
     ``optim.learning_rate`` of a configuration.
     """
     return option.replace("_", "-")
-
-
-def on_command_line(name: str) -> str:
-    """Return an option's name as it stands on a command line: ``--optim.learning-rate`` for ``optim.learning_rate``."""
-    return "--" + dashed(name)
 
 
 def next_step(command: str, places: Iterable[str | Path], options: str = "") -> str:

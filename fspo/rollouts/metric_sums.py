@@ -39,11 +39,6 @@ class Counts:
         division."""
         return {name: list(pair) for name, pair in self._pairs.items()}
 
-    def get(self, name: str) -> float:
-        """Return numerator / count of the named metric; NaN if the count is 0."""
-        numerator, count = self._pairs.get(name, (0.0, 0.0))
-        return numerator / count if count else math.nan
-
     def values(self) -> dict[str, float]:
         """Return numerator / count of every metric whose count is not 0."""
         return {name: n / c for name, (n, c) in sorted(self._pairs.items()) if c}

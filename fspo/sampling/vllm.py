@@ -30,6 +30,7 @@ from accelerate import PartialState
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from fspo.base.errors import UserError
 from fspo.base.files import writing
@@ -205,6 +206,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
         (folder / MARK).touch()
         _claim(folder)
         shutil.rmtree(part, ignore_errors=True)
+        disable_progress_bar()  # transformers' bar of saved files would stand in the trainer's own
         model.save_pretrained(part)
         new = {path.name for path in part.iterdir()}
         for old in folder.glob("model*.safetensors*"):

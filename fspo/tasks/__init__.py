@@ -126,8 +126,6 @@ def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndar
     ``size`` is the number of examples; with None (an endless task) the example at position i is example i. The result
     is int64 (count,).
     """
-    if start < 0 or count < 0 or seed < 0:
-        raise UserError(f"start={start}, count={count}, seed={seed}: none may be negative")
     positions = np.arange(start, start + count, dtype=np.int64)
     if size is None:
         return positions

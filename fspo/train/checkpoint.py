@@ -21,6 +21,7 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from fspo.base.errors import TrainingDiverged, UserError
 from fspo.base.files import remove_folder, whole_folder, writing
@@ -167,6 +168,7 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     tensors = whole_state(tensors, writes)
     if not writes:
         return target
+    disable_progress_bar()  # transformers' bar of saved files would stand in the trainer's own
     with whole_folder(target, SafetensorError) as part:
         model.save_pretrained(part, state_dict=tensors)
         tokenizer.save_pretrained(part)
@@ -186,12 +188,6 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path} is damaged ({error}): remove it to go on from the checkpoint before it") from error
-
-
-def rollouts_of(path: Path) -> int:
-    """Return the number of the next rollout at a checkpoint; raise UserError if the checkpoint is damaged."""
-    with _reading(path):
-        return int(json.loads((path / "state.json").read_text(encoding="utf-8"))["rollout"])
 
 
 def load(

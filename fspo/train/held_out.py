@@ -5,25 +5,19 @@ from __future__ import annotations
 import numpy as np
 from transformers import PreTrainedModel
 
+from fspo.config import TrainConfig
 from fspo.gradlog import metric_names as metric
 from fspo.rollouts.collect import Collector
 from fspo.rollouts.metric_sums import length_bins
 
 
-def evaluate(
-    model: PreTrainedModel,
-    collector: Collector,
-    *,
-    prompts: int,
-    temperature: float,
-    step: int,
-    length_edges: tuple[int, ...],
-) -> dict[str, float]:
-    """Sample one response to each of the first ``prompts`` held-out prompts and return the metrics of the evaluation.
+def evaluate(model: PreTrainedModel, collector: Collector, config: TrainConfig, step: int) -> dict[str, float]:
+    """Sample one response to each of the first ``eval.prompts`` held-out prompts and return the evaluation's metrics.
 
-    Every evaluation of a run samples with the same noise, so that evaluations differ by the weights alone.
+    ``step`` is the number of updates made so far. Every evaluation of a run samples with the same noise, so that
+    evaluations differ by the weights alone.
     """
-    size = collector.task.size("eval")
+    size, prompts = collector.task.size("eval"), config.eval.prompts
     indices = np.arange(prompts if size is None else min(prompts, size))
     batch = collector.collect(
         model,
@@ -32,7 +26,7 @@ def evaluate(
         stream="eval",
         rollout=0,
         step=step,
-        sampling=collector.sampling.of_policy(temperature=temperature),
+        sampling=collector.sampling.of_policy(temperature=config.eval.temperature),
     )
     n = len(batch)
     values = {
@@ -43,7 +37,7 @@ def evaluate(
         metric.EVAL + metric.TRUNCATED: float(batch.truncated.mean()),
         metric.HELD_OUT_FAILED: float((batch.reward_status != "ok").mean()),
     }
-    for i, mask in enumerate(length_bins(batch.lengths, length_edges)):
+    for i, mask in enumerate(length_bins(batch.lengths, config.log.length_edges)):
         if mask.any():
             values[metric.EVAL + metric.in_bin(i, metric.BIN_REWARD)] = float(batch.rewards[mask].mean())
             values[metric.EVAL + metric.in_bin(i, metric.BIN_COUNT)] = int(mask.sum())

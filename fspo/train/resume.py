@@ -1,8 +1,7 @@
-"""Resume a run: which options may change, and from which checkpoint on its files are whole."""
+"""Resume a run: which options may change, and what of its metrics and log cannot be read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,42 +52,31 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def whole_until(run: Path, ends: Sequence[int]) -> tuple[int, list[str]]:
-    """Return the rollout from which a run goes on, and a line for each part of its metrics and log that cannot be read.
+def unreadable(run: Path, end: int) -> list[str]:
+    """Return a line for each part of a run's metrics and log before rollout ``end`` that cannot be read.
 
-    Parameters
-    ----------
-    ends : sequence of int
-        Numbers of the next rollout in the run's checkpoints, ascending. The result is the last of them before which
-        every rollout is whole in the metrics and in the gradient log; the rollouts from there on are made again. If
-        there is none, it is the last of all, and what cannot be read stays out of the run.
+    A run that goes on from its newest checkpoint, after which comes rollout ``end``, leaves these parts out.
 
     Raises
     ------
     UserError
-        If there is no such checkpoint, and the metrics or the log of a rollout are gone, not only damaged.
+        If the metrics or the log of a rollout before ``end`` are gone, not only damaged.
     """
-    if not ends:
-        return 0, []
     lines, torn = MetricsFile(run).read()
     measured = {line.get("rollout") for line in lines if line.get("phase", "train") == "train"}
-    paths, readable = log_paths(run), set()
+    paths, readable, damage = log_paths(run), set(), list[str]()
     if paths:
         with suppress(UserError):  # no file can be read
             files, damage = log_files(run)
-            readable, torn = {file.path for file in files}, torn + damage
-    logged = {rollout_of(path) for path in paths}
-    broken = {rollout_of(path) for path in paths if path not in readable}
-    wanted = set(range(ends[-1]))
-    bad = (wanted - measured) | (wanted - logged) | (wanted & broken)
-    kept = [end for end in ends if not bad or end <= min(bad)]
-    unread = len(wanted - measured) > len(torn) - len(broken)
-    if not kept and (unread or wanted - logged):
-        rollout = min(wanted - measured if unread else wanted - logged)
+            readable = {file.path for file in files}
+    wanted = set(range(end))
+    unmeasured, unlogged = wanted - measured, wanted - {rollout_of(path) for path in paths}
+    unread = len(unmeasured) > len(torn)
+    if unread or unlogged:
         raise UserError(
-            f"{run} has a checkpoint after rollout {ends[-1] - 1}, but rollout {rollout} is missing in its "
-            f"{METRICS if unread else GRADLOG}: restore it to go on, or choose another --output"
+            f"{run} has a checkpoint after rollout {end - 1}, but rollout {min(unmeasured if unread else unlogged)} is "
+            f"missing in its {METRICS if unread else GRADLOG}: restore it to go on, or choose another --output"
         )
-    end = kept[-1] if kept else ends[-1]
-    made = f"rollouts from {end} on are made again" if kept else "it stays out"
-    return end, [f"{line}; {made}" for line in torn] if bad else []
+    if not unmeasured and not wanted & {rollout_of(path) for path in paths if path not in readable}:
+        return []
+    return [f"{line}; it stays out, unless you remove the checkpoints after it" for line in torn + damage]

@@ -16,11 +16,9 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
 
 from fspo import gradlog
 from fspo.base.errors import UserError
-from fspo.base.files import remove_folder
 from fspo.base.memory import return_freed_memory
 from fspo.base.options import save
 from fspo.config import TrainConfig
@@ -45,7 +43,7 @@ from fspo.train.metrics import add_update
 from fspo.train.optimizers import learning_rate, make_optimizer
 from fspo.train.past_weights import Versions
 from fspo.train.reporter import Reporter
-from fspo.train.resume import whole_until
+from fspo.train.resume import unreadable
 from fspo.train.score_log import ScoreLog
 from fspo.train.updates import Shard, Updater
 
@@ -87,7 +85,6 @@ class Trainer:
         if config.eval.every and self.task.size("eval") == 0:
             raise UserError("the task holds out no example: set eval.every to 0, or give it held-out rows")
         raw, self.tokenizer = load_policy(self.accelerator, config, model, tokenizer)
-        disable_progress_bar()  # transformers' bars of saved weights would stand in the trainer's own
         reference = copy.deepcopy(raw).requires_grad_(False) if config.rule.kl_coef > 0 else None
         self.optimizer = make_optimizer(raw.parameters(), config.optim)
         self.raw = raw
@@ -134,16 +131,12 @@ class Trainer:
 
     def _restore(self) -> TrainState:
         found = checkpoint.list_checkpoints(self.run) if self.config.resume else []
-        ends = {checkpoint.rollouts_of(path): path for path in found}
-        end, self.torn = whole_until(self.run, [*ends])
         state = TrainState()
         if found:
-            state = checkpoint.load(ends[end], self.raw, self.optimizer, at_past=self.versions.add)
+            state = checkpoint.load(found[-1], self.raw, self.optimizer, at_past=self.versions.add)
+        self.torn = unreadable(self.run, state.rollout)
         self.accelerator.wait_for_everyone()  # every process has read the folder as it was
         if self.is_main and self.config.resume:
-            for number, path in ends.items():
-                if number > end:
-                    remove_folder(path)
             MetricsFile(self.run).keep_before(state.rollout)
             gradlog.discard_from(self.run, state.rollout)
         self.accelerator.wait_for_everyone()
@@ -340,14 +333,7 @@ class Trainer:
         self.reporter.say("evaluation")
         self.collector.seconds = self.reporter.restart_clock()
         with self.reporter.timed("eval"):
-            values = evaluate(
-                self.raw,
-                self.collector,
-                prompts=self.config.eval.prompts,
-                temperature=self.config.eval.temperature,
-                step=self.state.step,
-                length_edges=self.config.log.length_edges,
-            )
+            values = evaluate(self.raw, self.collector, self.config, self.state.step)
         self.reporter.write(
             "eval", done, self.state.step, values | {metric.TIME + "eval": self.reporter.seconds["eval"]}
         )

@@ -45,7 +45,7 @@ def test_prompts_too_long_are_passed_over_and_counted() -> None:
     assert (found.position, found.too_long, found.passed) == (5, 1, 5)
     counts = Counts()
     found.count(counts, config)
-    assert counts.get("prompts/too_long") == pytest.approx(1 / 5)
+    assert counts.values()["prompts/too_long"] == pytest.approx(1 / 5)
     with pytest.raises(UserError, match=r"every prompt exceeds task.max_prompt_tokens=4: raise it"):
         drawn("--task.max_prompt_tokens", "4")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tiny_run
 
+from fspo.config import EvalConfig, LogConfig, TrainConfig
 from fspo.models.load import load_tokenizer
 from fspo.rollouts.collect import Collector
 from fspo.sampling.sample import SamplingConfig
@@ -30,9 +31,8 @@ class Seen(tiny_run.Digits):
 
 def run(task: Seen, prompts: int = 24, temperature: float = 1.0, seed: int = 0) -> dict[str, float]:
     collector = Collector(task, load_tokenizer("embedded"), SamplingConfig(max_new_tokens=20), seed=1)
-    return evaluate(
-        tiny_run.model(seed), collector, prompts=prompts, temperature=temperature, step=0, length_edges=(1, 6, 12)
-    )
+    options = {"eval": EvalConfig(prompts=prompts, temperature=temperature), "log": LogConfig(length_edges=(1, 6, 12))}
+    return evaluate(tiny_run.model(seed), collector, TrainConfig(**options), step=0)  # type: ignore[arg-type]
 
 
 def test_numbers_are_those_of_the_responses() -> None:

@@ -1,5 +1,6 @@
 """A killed run goes on to bit-identical weights, metrics and gradient log; an existing run is never overwritten."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,9 @@ def tear(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_what_is_torn_is_named_and_made_again(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_torn_is_named_and_made_again_without_its_checkpoint(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--rollouts", "3", "--checkpoint_every", "1", "--keep_checkpoints", "2"]
     run, whole = tmp_path / "run", tmp_path / "whole"
     for folder in (run, whole):
@@ -130,7 +133,10 @@ def test_what_is_torn_is_named_and_made_again(tmp_path: Path, name: str, capsys:
     tiny_run.trainer(run, *options, "--resume", "true").train()
     said = capsys.readouterr().err
     assert f"warning: {Path(name).name}" in said
-    assert "rollouts from 2 on are made again" in said
+    assert "it stays out, unless you remove the checkpoints after it" in said
+    shutil.rmtree(list_checkpoints(run)[-1])
+    tiny_run.trainer(run, *options, "--resume", "true").train()
+    assert "stays out" not in capsys.readouterr().err
     same(run, whole)
 
 
