@@ -28,12 +28,15 @@ import psutil
 import pyarrow.parquet as pq
 from measuring import RESULTS, machine, write_results
 
+from fspo.advantages import advantages
 from fspo.base.command_line import CommandParser
 from fspo.base.errors import UserError, run_cli
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.files import log_paths
 from fspo.gradlog.run_folder import GRADLOG
+from fspo.policy.scores import Scores
 from fspo.rules import preset
+from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
@@ -42,8 +45,8 @@ WIDTH = 2048
 """Entries of a sketch."""
 
 
-def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int, rng: np.random.Generator) -> None:
-    """Write the simulated rows of one rollout to a log. If ``width`` > 0, every row gets a random sketch of that width.
+def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.random.Generator) -> None:
+    """Write the simulated rows of one rollout to a log. If the log has sketches, every row gets a random one.
 
     S of each response is 0 in the first update. Each later update adds to it a normal random number with mean
     -L SIGMA^2 / 2 and variance L SIGMA^2, where L is the response's length.
@@ -52,33 +55,27 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, width: int,
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
     length = np.clip(np.exp(center + 0.3 * rng.standard_normal(n)), 2, 8192).astype(np.int64)
-    reward = (rng.random(n) < np.repeat(rng.random(prompts), GROUP)).astype(np.float32)
-    groups = reward.reshape(-1, GROUP)
-    advantage = ((groups - groups.mean(1, keepdims=True)) / (groups.std(1, keepdims=True) + 1e-6)).ravel()
-    walk, size = np.zeros(n), n // MINIBATCHES
+    reward = (rng.random(n) < np.repeat(rng.random(prompts), GROUP)).astype(float)
+    A, walk, size = advantages(reward, prompt, "grpo")[0], np.zeros(n), n // MINIBATCHES
     for update in range(MINIBATCHES * EPOCHS):
         if update:
             walk += SIGMA * np.sqrt(length) * rng.standard_normal(n) - 0.5 * SIGMA**2 * length
         at = np.arange(size) + (update % MINIBATCHES) * size
-        S, L, A = walk[at], length[at].astype(np.float64), advantage[at].astype(np.float64)
-        # The sum of squares of L token log-ratios with the sum S is at least S^2 / L. So the drawn sum of squares is
-        # raised to 1.1 S^2 / L where it is smaller.
-        square = np.maximum(SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size), 1.1 * S**2 / L)
-        done = rule.apply(S, L, A)
-        step = rollout * MINIBATCHES * EPOCHS + update
-        rows: dict[str, Any] = {"rollout": rollout, "step": step, "updates_since_rollout": update, "phase": "train"}
-        rows |= {"times_used": update // MINIBATCHES, "prompt_id": prompt[at], "response_id": rollout * n + at}
-        rows |= {"policy_version": step, "behaviour_version": step - update, "drift": 0.0, "drift_source": "none"}
-        rows |= {"length": length[at], "truncated": length[at] == 8192, "entropy": rng.gamma(4, 0.1, size)}
-        rows |= {"log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": 0.5 * square, "rule": rule.label}
-        rows |= {"reward": reward[at], "advantage": A, "band_accept": done.in_band}
-        rows |= {name: getattr(done, name) for name in ("lo", "hi", "side", "multiplier", "weight")}
-        rows["score_status"] = "ok" if width else "not_taken"
-        if width:
-            psi = rng.standard_normal((size, width), dtype=np.float32) + 0.1
+        S, L, step = walk[at], length[at].astype(np.float64), rollout * MINIBATCHES * EPOCHS + update
+        square = S**2 / L + SIGMA**2 * L * update * rng.gamma(50, 1 / 50, size)
+        done = rule.apply(S, L, A[at])
+        records = {"length": length[at], "log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": 0.5 * square}
+        records |= {name: getattr(done, name) for name in ("lo", "hi", "side", "multiplier", "weight")}
+        records |= {"band_accept": done.in_band, "drift": np.zeros(size)}
+        ids, ended = (prompt[at], rollout * n + at), length[at] == 8192
+        responses = ResponseColumns(*ids, ended, reward[at], A[at], entropy=rng.gamma(4, 0.1, size))
+        scores = None
+        if writer.width:
+            psi = rng.standard_normal((size, writer.width), dtype=np.float32) + 0.1
             norm = np.linalg.norm(psi, axis=1)
-            rows |= {"score_norm": norm * L, "score_unit": psi / norm[:, None]}
-        writer.append(rows)
+            scores = Scores(norm * L, psi / norm[:, None], ["ok"] * size, {})
+        columns = UpdateColumns(rollout, step, step - update, rule, "train", update, update // MINIBATCHES)
+        writer.append(log_rows(columns, responses, records, scores=scores))
     writer.flush(rollout)
 
 
@@ -88,7 +85,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
     rng = np.random.default_rng(0)
     rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
     for rollout in range(rollouts):
-        write_rollout(writer, rollout, prompts, width, rng)
+        write_rollout(writer, rollout, prompts, rng)
     return run
 
 
