@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
+from fspo.base.errors import UserError
 from fspo.stats.clusters import dense, ratios
 from fspo.stats.intervals import proportion_interval
 
@@ -48,8 +49,12 @@ def measures(correct: ArrayLike) -> list[dict[str, Any]]:
     powers of two above 1 and below n, and at n.
 
     ``correct`` (P, n) says which of the n responses to each of P prompts are correct.
+
+    Raises UserError if there is no response.
     """
     marks = np.asarray(correct, np.float64)
+    if not marks.size:
+        raise UserError("no response to measure: evaluate at least one prompt")
     prompts, n = marks.shape
     rows: list[dict[str, Any]] = [{"measure": f"avg@{n}", **rate(marks.ravel(), np.repeat(np.arange(prompts), n))}]
     ks = sorted({2**i for i in range(1, n.bit_length())} | ({n} if n > 1 else set()))

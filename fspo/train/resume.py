@@ -75,7 +75,7 @@ def unreadable(run: Path, end: int) -> list[str]:
     if unread or unlogged:
         raise UserError(
             f"{run} has a checkpoint after rollout {end - 1}, but rollout {min(unmeasured if unread else unlogged)} is "
-            f"missing in its {METRICS if unread else GRADLOG}: restore it to go on, or choose another --output"
+            f"missing in its {METRICS if unread else GRADLOG}: restore it, or remove the checkpoints after it"
         )
     if not unmeasured and not wanted & {rollout_of(path) for path in paths if path not in readable}:
         return []
