@@ -24,7 +24,7 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_711,
+    "fspo": 16_497,
     "analysis": 7_874,
     "analysis/claims": 550,
     "analysis/doctor": 3_592,
@@ -33,7 +33,7 @@ LINES = {
     "figures/page": 451,
     "proofs_check": 5_003,
     "studies": 1_200,
-    "benchmarks": 953,
+    "benchmarks": 927,
     "docs": 203,
     "examples": 203,
     "paper_repro.py": 179,
@@ -41,7 +41,7 @@ LINES = {
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 41_652, 25_889
+PYTHON_LINES, TEST_LINES = 41_412, 25_837
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_300
 """Ceiling of the words in all Markdown files."""
