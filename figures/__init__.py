@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """What became of one figure: its files, caption and details, or the reason why it was not drawn.
+    """What became of one figure: its files and texts, or the reason why it was not drawn (``skipped``, "" if it was).
 
-    ``name`` is the name of the files without their endings, from `file_name`. ``numbers`` is a CSV file of the drawn
-    rows.
+    ``name`` is the name of the files without their endings, from `file_name`. ``details`` is the caption's second
+    paragraph, ``numbers`` the path of a CSV file with the drawn rows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class DrawnFigure:
 
 
 ALL_BINS = "all"
-"""Value of the column ``bin`` in the CSV file of a figure's numbers for all bins together, where tables have -1."""
+"""What the column ``bin`` of a figure's CSV file says in the row of all bins together. Tables have -1 there."""
 
 
 def find_module(name: str) -> ModuleType:
@@ -54,16 +54,16 @@ def find_module(name: str) -> ModuleType:
 
 
 def file_name(module: str, tables: Tables) -> str:
-    """Return the name of a figure's files without their endings, such as ``acceptance_by_length``,
-    ``acceptance-by-entropy`` for bins of entropy, and ``acceptance_by_length-on-engine`` for the engine's log-ratio.
+    """Return the name, without endings, of the files of the figure ``module``, such as ``acceptance_by_length``. It is
+    ``acceptance-by-entropy`` for bins of entropy, ``acceptance_by_length-on-engine`` for the engine ratio E.
     """
     name = module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
     return name if tables.on == "update" else f"{name}-on-{tables.on}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
-    """Return a figure's title: TITLE, or TITLE_BY for bins of another quantity than length; for another log-ratio than
-    S it ends with its symbol.
+    """Return a figure's title: TITLE of its ``module``, or TITLE_BY for bins of another quantity than length. If the
+    tables are about another log-ratio than S, the title ends with the symbol of that log-ratio.
     """
     title = module.TITLE
     if not tables.by_length:
@@ -79,7 +79,7 @@ def of_ratio(tables: Tables) -> str:
 
 
 def check_names(only: Sequence[str], modules: Sequence[str]) -> None:
-    """Raise UserError, with the nearest known name, if a name of ``only`` is not one of ``modules``."""
+    """Raise UserError, with the nearest known name, if ``only`` has a figure's name that ``modules`` lacks."""
     from fspo.base.errors import unknown_name
 
     for name in only:
@@ -134,7 +134,7 @@ def draw_all(
     wanted = {name: find_module(name) for name in modules if not only or name in only}
 
     def draw(names: Sequence[str], step: Callable[[], None]) -> dict[str, DrawnFigure]:
-        """Draw some of the figures in this process, and return what became of each."""
+        """Draw the figures ``names`` in this process, call ``step`` after each, and return what became of each."""
         drawn = {}
         for name in names:
             module = wanted[name]
@@ -171,7 +171,7 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 
 def numbers_of(rows: Frame) -> Frame:
-    """Return the drawn ``rows`` as a figure's CSV file has them: ``panel`` first, no empty column, no bin -1."""
+    """Return the drawn ``rows`` for a CSV file: column ``panel`` first, no empty column, ``ALL_BINS`` for bin -1."""
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:
         rows = rows.assign(bin=[ALL_BINS if number < 0 else f"{number:g}" for number in rows["bin"]])

@@ -38,13 +38,14 @@ _NO_CAPTIONS = "[]\n"
 
 
 def captions_file(folder: Path, by: str = "") -> Path:
-    """Return the path of the figures' captions, such as ``captions.json`` or ``captions-by-entropy-on-engine.json``."""
+    """Return the path of the captions in ``folder``; ``by`` ends the name, such as "-by-entropy" in
+    captions-by-entropy.json."""
     return folder / f"captions{by}.json"
 
 
 def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
-    """Return for each figure its name, title, caption and details, or why it was not drawn, and its CSV file's
-    name."""
+    """Return for each figure its name, title, caption, details, the reason why it was not drawn ("" if it was), and
+    the name of its CSV file if it has one."""
     return [
         {"name": r.name, "title": r.title, "caption": r.caption, "details": r.details, "skipped": r.skipped}
         | ({"numbers": r.numbers.name} if r.numbers else {})
@@ -58,7 +59,7 @@ def write_captions(results: list[DrawnFigure], path: Path) -> None:
 
 
 def check_output(folder: Path) -> None:
-    """Raise UserError if ``fspo figures`` did not write the files in an output folder."""
+    """Raise UserError if the output ``folder`` holds files, and none by which ``fspo figures`` knows it as its own."""
     refuse_foreign(folder, {"captions*.json": '"skipped"'}, "fspo figures")
 
 

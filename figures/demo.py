@@ -12,7 +12,7 @@ from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import run_cli
 
 DEFECT = "old_recomputed"
-"""Defect of the faulty run, a check of the doctor: its trainer computes the old log-probs again at each update."""
+"""Defect of the faulty run, named as the doctor's check for it: each update computes the old log-probs again."""
 ROLLOUTS, UPDATES, PROMPTS, GROUP, SEED = 6, 8, 32, 8, 0
 MARK = "demo.json"
 """File that marks a folder as written by ``fspo demo``, which may then replace the folder's runs."""
@@ -34,9 +34,9 @@ def build_parser() -> CommandParser:
 def simulate(run: Path, *, recomputed: bool) -> None:
     """Simulate a run of the rule fspo and write its gradient log.
 
-    Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2, so that E[e^S] = 1 in
-    the first epoch, and raises S of each response that it trains on in proportion to A. With ``recomputed`` the old
-    log-probs are taken again at each update.
+    Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2 and standard deviation
+    sigma, so that E[e^S] = 1 in the first epoch. It also raises S of each response that it trains on in proportion to
+    A. With ``recomputed`` the old log-probs are those of the present weights at each update, so that S is always 0.
     """
     import numpy as np
 
@@ -74,9 +74,7 @@ def simulate(run: Path, *, recomputed: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate a sound run and a faulty one, analyse both, let the doctor examine them, write the report and
-    print its path.
-    """
+    """Simulate a sound and a faulty run, analyse both, let the doctor examine them, write the report, print its path."""
     args = build_parser().parse_args(arguments)
     # Use one thread, because on small arrays more threads would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -23,12 +23,13 @@ ENDS = ("ci_low", "ci_high")
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Return the given axes; without any, the axes of a new figure."""
+    """Return ``ax``; if it is None, the axes of a new figure."""
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
 def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
-    """Draw at each row's ``x`` a vertical bar between the columns ``ends``, unless one of the ends is not finite."""
+    """Draw a vertical bar for each row: at its ``x``, between its two ``ends`` (columns) if both are finite, in
+    ``color`` (one for all rows, or one for each)."""
     told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
     part = data[told]
     colors: Any = color if isinstance(color, str) else np.asarray(color)[told]
@@ -63,11 +64,13 @@ def curves(
     units : str, optional
         Column that splits the rows of one ``hue`` into several lines, such as the run.
     ends : pair of str
-        Columns of the interval; no bars are drawn if the table lacks them.
+        Columns of the interval's ends; no bars are drawn if the table lacks them.
     known : mapping, optional
         Look of each value of ``hue``; `figures.style.looks` of rules if not given.
-    step : float
-        Distance between the points of two rules in one bin, see `beside`.
+    marks, lines : bool
+        Whether points have markers, and whether a line joins them.
+    step, partition : float, Partition
+        Distance between the points of two rules in one bin, and what responses are binned by; see `beside`.
     look
         Further properties of the lines, as Matplotlib names them.
     """
@@ -95,8 +98,8 @@ def curves(
 
 
 def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str, Look], **look: Any) -> None:
-    """Draw a table's column ``y`` over ``x``: a small point for each row, with the colour and marker that ``known``
-    gives the row's value of ``hue``.
+    """Draw a table's column ``y`` over ``x``: a small point for each row. ``known`` gives each value of the column
+    ``hue`` its colour and marker; ``look`` holds further properties of the points, as Matplotlib names them.
     """
     here = [value for value in known if (data[hue] == value).any()]
     sns.scatterplot(
@@ -133,8 +136,8 @@ def dots(
     ends : pair of str
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
-        Maps a property of `seaborn.objects.Dot` (color, marker, fill) to the column that sets it and to the look of
-        each value of that column.
+        Maps a property of `seaborn.objects.Dot` (color, marker, fill) to a pair: the column that sets this property,
+        and the property by the column's value.
     look
         Constant properties of the dots.
     """
@@ -178,9 +181,8 @@ def dots(
 def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
-    """Draw the column ``x`` as dots in a row for each rule, which has a dot for each way outside the band.
-
-    ``more`` are further arguments of `dots`.
+    """Draw the column ``x`` as dots: each rule has a row of the panel, and in it one dot for each treatment outside the
+    band (drop, mask, truncate, cap) that the column ``outside`` names. ``more`` are further arguments of `dots`.
     """
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
@@ -200,14 +202,14 @@ def spread(count: int, step: float) -> NDArray[np.float64]:
 
 
 def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
-    """Return the bins' places on the axis, shifted so that points of several rules in one bin stand side by side:
-    bins of length by the factor 2^offset, others by offset / 5 of the distance from the first to the last bin.
+    """Return ``values``, the bins' places on the axis, shifted so that points of several rules stand side by side: bins
+    of length are multiplied by 2^offset, to others offset / 5 of the distance from first to last bin is added.
     """
     values, offset = np.asarray(values, float), np.asarray(offset, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5
 
 
 def reference(ax: Axes, value: float, along: str = "y", **look: Any) -> None:
-    """Draw a grey line at ``value`` of the axis ``along`` ("x" or "y"), with which the drawn values are compared."""
+    """Draw a line, grey unless ``look`` says otherwise, at ``value`` of the axis ``along`` ("x" or "y")."""
     line = ax.axhline if along == "y" else ax.axvline
     line(value, **({"color": PALE, "linewidth": 0.9, "zorder": 1.5} | look))

@@ -15,7 +15,8 @@ from figures.tables import REFERENCES, Frame, split
 
 
 def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
-    """Return a legend's mark of the given colour and marker; it has no line unless ``linestyle`` is given."""
+    """Return a legend's mark of a colour and marker, with further properties ``look`` of a Line2D. It has no line
+    unless ``linestyle`` is given."""
     properties: dict[str, Any] = {"linestyle": "none"} | look
     return Line2D([], [], color=color, marker=marker, **properties)
 
@@ -29,7 +30,7 @@ def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D
 
 
 def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
-    """Return a legend's marks by label, one for each choice outside the band (drop, truncate, ...) in ``shown``."""
+    """Return a legend's marks by label, one for each treatment outside the band (drop, cap, ...) in ``shown``."""
     here = set(shown)
     return {o: key(OUTSIDE_COLORS[o], marker) for o, marker in OUTSIDE_MARKERS.items() if o in here}
 
@@ -54,7 +55,8 @@ def panel_grid(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its ``panels`` axes, which stand in rows of at most ``most`` (or of ``columns``, if given).
 
-    ``legend`` holds the marks, by label, of one legend above the axes. Heights are in inches.
+    ``legend`` maps labels to the marks of one legend above the axes. A row of panels is ``panel_height`` inches high,
+    plus its number in ``heights`` if these are set. ``options`` go to Matplotlib's ``subplots``.
     """
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
@@ -92,8 +94,8 @@ def facets(
         Height of a panel, in inches.
     legend : mapping
         Marks of the legend by label.
-    left : str
-        The y label of the first panel in each row.
+    left, options
+        The y label of the first panel in each row; further arguments of `panel_grid`.
     """
     figure, axes = panel_grid(style, len(panels), height, legend, **options)
     for ax, (title, part) in zip(axes, panels.items(), strict=True):
@@ -136,8 +138,8 @@ def matrix(
         Marks of the legend by label.
     height : float
         Height of one rule's row, in inches.
-    narrow : int
-        Largest number of panels beside each other in a narrow figure.
+    narrow, sharex
+        Largest number of panels beside each other in a narrow figure; which panels share an x axis, as in Matplotlib.
     """
     views, columns = split(found), [name for name in names if (found[column] == name).any()]
     width = min(narrow, len(columns)) if style.narrow else len(columns)

@@ -27,7 +27,7 @@ def fixed_ticks(axis: Any, places: ArrayLike) -> None:
 
 
 def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
-    """Make the x axis a base-2 logarithmic length axis with plain numbers, at most ``most`` tick labels."""
+    """Make the x axis base-2 logarithmic over all ``lengths``, with plain numbers at ``most`` ticks or fewer."""
     lengths = np.asarray(lengths, float)
     ax.set_xscale("log", base=2)
     low, high = np.nanmin(lengths) / 1.25, np.nanmax(lengths) * 1.25
@@ -39,7 +39,7 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
     """Format and label the x axis for bins: base-2 logarithmic for bins of length, linear for bins of another quantity.
-    ``values`` are the bins' places on the axis.
+    ``values`` are the bins' places on the axis; ``most`` limits the number of tick labels.
     """
     values = np.asarray(values, float)
     if partition == LENGTH:
@@ -73,14 +73,12 @@ def decade_axis(axis: Any, values: ArrayLike, most: int = 6) -> None:
 
 
 def percent_axis(axis: Any) -> None:
-    """Format an axis of shares as percentages."""
+    """Label the ticks of an axis of shares in percent."""
     axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g}".replace("-", "\N{MINUS SIGN}")))
 
 
 def from_zero(axes: Sequence[Axes]) -> None:
-    """Give all axes one x range, from 0 (with room for a marker there) to the largest value that is drawn in any of
-    them.
-    """
+    """Give all axes one x range, from 0 (with room for a marker) to the largest value drawn in any of them."""
     right = max(float(ax.dataLim.x1) for ax in axes)
     right = right if np.isfinite(right) and right > 0 else 1.0
     for ax in axes:
@@ -88,7 +86,7 @@ def from_zero(axes: Sequence[Axes]) -> None:
 
 
 def few_ticks(axis: Any, count: int = 4) -> None:
-    """Put round ticks on an axis, with at most ``count`` intervals, fewer where many digits make the labels wide."""
+    """Put ticks at round numbers, at most ``count`` intervals, or fewer where many digits make the labels wide."""
     axis.axes.autoscale_view()
     low, high = axis.get_view_interval()
     relative = (high - low) / max(abs(low), abs(high), 1e-300)

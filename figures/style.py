@@ -171,7 +171,7 @@ class Style:
 
 
 def styled(figure: Callable[[Any, Style], Figure]) -> Callable[[Any, Style], Figure]:
-    """Return the function ``figure(data, style)`` as one that draws in the style's context."""
+    """Decorate a function ``figure(data, style)`` so that it draws inside ``style.context()``."""
 
     @wraps(figure)
     def drawn(data: Any, style: Style) -> Figure:
@@ -182,8 +182,8 @@ def styled(figure: Callable[[Any, Style], Figure]) -> Callable[[Any, Style], Fig
 
 
 def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
-    """Write ``name.pdf`` and ``name.png`` (300 dpi), with the same bytes for the same figure.
-    A file appears only when it is complete."""
+    """Write ``name.pdf`` and ``name.png`` (300 dpi) into ``folder``, and return their paths. The same figure gives the
+    same bytes; a file appears only when it is complete."""
     written = []
     metadata: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
     with style.context():

@@ -17,7 +17,7 @@ from fspo.base.errors import UserError, unknown_name
 from fspo.rules import Ratio
 
 OF_OWN_RULE = ("over_time",)
-"""Tables about the rule with which the run trained: the clip rule, or with another log-ratio the correction."""
+"""Tables about the rule with which the run trained: its clip rule, or for another log-ratio than S its correction."""
 _SCORES = "scores of responses, which fspo train logs (--log.score-every)"
 NEEDS = {
     "over_time": "a log that names the rule that trained (imported logs: fspo import --rule)",
@@ -29,7 +29,7 @@ NEEDS = {
 """What a table needs that a log may lack, by the table's name."""
 AS_TRAINED = "as trained"
 REFERENCES = ("none", "random", "exact")
-"""Names in the column of rules that stand for no band on S: no clip, exact weights, random drops."""
+"""Names in a column of rules that are no rule with a band on S: no clip, random drops, exact weights."""
 
 
 Frame = Any
@@ -150,7 +150,8 @@ def _labels(runs: Sequence[Path]) -> list[str]:
 
 
 def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
-    """Return the rows that have, in ``column``, the first of ``values`` that any row has; all without that column."""
+    """Return the rows whose ``column`` has the first of ``values`` that occurs in it. Return no row if none of them
+    occurs, and all rows if the table lacks that column."""
     if column not in frame:
         return frame
     for value in values:
@@ -176,7 +177,7 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows of one way outside the band: the first of ``OUTSIDE_MARKERS`` (drop, mask, ...) that there is."""
+    """Return the rows of one treatment outside the band: drop, or where no row has it mask, else truncate, else cap."""
     return prefer(frame, "outside", *OUTSIDE_MARKERS)
 
 
@@ -194,8 +195,8 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
 
 
 def shared_log(frame: Frame) -> Frame:
-    """Return the rows of the run on whose log rules are compared: an unclipped one, else that of the lowest seed. A run
-    without any estimate is taken only if there is no other."""
+    """Return the rows of the one run on whose log rules are compared: a run that trained unclipped, else the one with
+    the lowest seed. A run without any estimate is taken only if there is no other."""
     told = frame.loc[frame["estimate"].notna(), "run"] if "estimate" in frame else frame["run"]
     order = frame[["run", "trained_rule", "seed"]].drop_duplicates()
     order = order.assign(untold=~order["run"].isin(told), clipped=order["trained_rule"] != "none")
@@ -253,8 +254,8 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
 
 
 def first_use(frame: Frame) -> Frame:
-    """Return the rows of responses in the first epoch if there are any (docs/theory.md section 1), else rows of any
-    use."""
+    """Return the rows of the first epoch if there are any (docs/theory.md section 1), else those of all epochs
+    together, else those of later epochs."""
     return prefer(frame, "use", "first", "all", "reused")
 
 

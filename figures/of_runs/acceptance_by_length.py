@@ -77,7 +77,7 @@ def plot_acceptance(
     """Draw acceptance against length for several rules: measured points with intervals side by side.
 
     ``data`` has the columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low`` and ``ci_high``, a row for each
-    bin. ``theory`` and ``noise`` are tables of `figures.of_runs.acceptance_series`.
+    bin of ``partition``. ``theory`` is a table of `theory_rows`, ``noise`` one of `floors`.
     """
     ax, known = draw.new_axes(ax), looks(data["rule"])
     if theory is not None and len(theory):

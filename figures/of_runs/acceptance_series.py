@@ -18,10 +18,11 @@ from fspo.theory import band_acceptance, matching_sigma
 def theory_curve(
     rule: str, lengths: NDArray[np.float64], shares: NDArray[np.float64], overall: float, at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the acceptance that T1 and T2 give a preset or a correction at lengths ``at`` (M,), if S is normal with
-    the band's centre as its mean and variance sigma^2 L; empty for a rule without a band on whole sequences.
+    """Return the band acceptance (M,) that T1 and T2 predict at the lengths ``at`` (M,) for the preset or correction
+    named ``rule``. S is taken as normal: its mean is the band's centre, its variance sigma^2 L.
 
-    sigma is such that the mean acceptance over bins with mean ``lengths`` and ``shares`` (K,) is ``overall``.
+    sigma is set so that over bins with mean ``lengths`` (K,) and ``shares`` (K,) of the responses the mean acceptance
+    is ``overall``. The result is empty if no sigma does that, or if the rule has no band on whole sequences.
     """
     band = PRESETS[rule].rule if rule in PRESETS else CORRECTIONS.get(rule)
     if band is None or band.shape in ("none", "token") or not 0 < overall < 1:

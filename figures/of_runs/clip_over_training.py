@@ -41,7 +41,7 @@ def rows(tables: Tables) -> Frame:
 
 
 def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
-    """Return the name of each bin: its range, or only its number if the runs have different bins."""
+    """Return each bin's name: its range, in tokens if ``by_length``; only its number if the runs' bins differ."""
     bins = found[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if bins["bin"].is_unique:
         ranges = {int(b): (lo, hi) for b, lo, hi in bins.itertuples(index=False)}
@@ -53,7 +53,7 @@ def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
 
 
 def shown(found: Frame, by_length: bool = True) -> Frame:
-    """Return the rows of the first, the middle and the last bin, with the bin's name in a new column ``label``."""
+    """Return the rows of the first, middle and last bin, with the bin's name (`bin_labels`) in a column ``label``."""
     labels = bin_labels(found, by_length)
     bins = sorted(labels)
     return found[found["bin"].isin([bins[0], bins[len(bins) // 2], bins[-1]])].assign(label=found["bin"].map(labels))
@@ -69,7 +69,7 @@ def bin_looks(data: Frame) -> dict[str, Look]:
 
 def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | None = None) -> Axes:
     """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and bin
-    (``label``). With ``shaded``, shade the intervals.
+    (``label``), in the look that ``known`` has for the bin. With ``shaded``, shade the intervals.
     """
     alone = data[data["estimate"].notna()].groupby(["label", "run"])["window"].nunique().eq(1).any()
     ax = draw.curves(

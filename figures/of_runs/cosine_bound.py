@@ -73,9 +73,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw the updates' cosine against the cosine lemma's rho, a panel for each target acceptance and one for the runs'
-    own rules.
-    """
+    """Draw the updates' cosine against T7's rho, a panel for each target acceptance and one for the runs' own rules."""
     found = rows(tables)
     panels, lowest = split(found), min(0.0, float(found["cosine"].min()))
     titled = {f"{name}\nno guarantee: {count}": panels[name] for name, count in guarantees(tables).items()}

@@ -25,8 +25,8 @@ ENDS = {"estimate": ("ci_low", "ci_high"), "worst_bin": ("worst_ci_low", "worst_
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``cosine`` over all lengths. The control that
-    drops responses at random is the rule "random".
+    """Return the rows of table ``cosine`` over all lengths. The random drop, with which rules are compared, is the rule
+    "random".
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
     further panel shows the rules with which the runs were trained.
@@ -43,8 +43,9 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
     """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it. A dashed
     line marks the cosine when as many responses are dropped at random.
 
-    ``data`` has the columns ``rule`` ("random" for the control), ``outside``, ``log`` (the run on whose log rules are
-    compared, else ""), and the cosine ``part`` ("estimate", or "worst_bin": where it is least) with its interval.
+    ``data`` has the columns ``rule`` ("random" for random drops), ``outside``, ``log`` (the run on whose log rules are
+    compared, else ""), and the cosine in the column ``part``, with its interval: "estimate" over all lengths, or
+    "worst_bin" in the bin where it is least.
     """
     random = data["rule"] == "random"
     ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])

@@ -57,9 +57,7 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption of the two parts of the clipped gradient's error, e_len and e_in (T8), with the number of
-    updates.
-    """
+    """Return the caption of e_len and e_in, the two parts of the clipped gradient's error (T8), and of the updates."""
     found = rows(tables)
     sizes = sorted(set(found.groupby(["panel", "outside", "rule"]).size()))
     n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"

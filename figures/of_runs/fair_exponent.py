@@ -20,12 +20,12 @@ CAPTION = (
     "\n\nFirst epoch."
 )
 RATES = {"95": "5 %", "85": "15 %"}
-"""Share that a band keeps, as it stands in the columns of table scaling, and the share that it clips."""
+"""The share clipped, by the share that a band keeps, as names of columns of table ``scaling`` have it (fair_95)."""
 LOOKS = SIGNS | {"all": ("both signs", *SIGNS["all"][1:])}
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``scaling`` of A != 0, once for each clip rate that a fair exponent was found for."""
+    """Return for each clip rate the rows of table ``scaling`` for A != 0, with the fair exponent as ``exponent``."""
     tables.only_by_length("it has no bins: draw it without --by")
     found = first_use(tables["scaling"])
     found = found[(found["subset"] == "nonzero") & found["sign"].isin(list(LOOKS))]
@@ -39,10 +39,9 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_fair_exponents(data: Frame, rules: list[str], ax: Axes | None = None) -> Axes:
-    """Draw fair exponents: each rule that trained has a row, in which those of both signs, of A > 0 and of A < 0 stand
-    below each other, a mark for each run. ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``exponent``,
-    ``exponent_ci_low`` and ``exponent_ci_high``.
-    """
+    """Draw fair exponents: each rule that trained has a row of the panel. In it the exponents of all responses, of
+    those with A > 0 and of those with A < 0 stand below each other, a mark for each run. ``data`` has the columns
+    ``trained_rule``, ``run``, ``sign``, ``exponent``, ``exponent_ci_low`` and ``exponent_ci_high``."""
     colors, markers = ({sign: look[i] for sign, look in LOOKS.items()} for i in (1, 2))
     data = data.sort_values(["trained_rule", "run"]).rename(
         columns={"exponent_ci_low": "ci_low", "exponent_ci_high": "ci_high"}

@@ -50,7 +50,7 @@ def plot_variances(data: Frame, ax: Axes | None = None, fits: Frame | None = Non
     """Draw variances of S against length, fitted lines and a reference line of slope 1 on logarithmic axes.
 
     ``data`` has the columns ``run``, ``trained_rule``, ``bin_mean``, ``var_S``, ``var_S_ci_low`` and ``var_S_ci_high``;
-    ``fits`` has ``run``, ``trained_rule``, ``slope_2H`` and ``intercept`` of the lines.
+    ``fits`` has ``run``, ``trained_rule``, ``slope_2H`` and ``intercept`` of the lines; ``symbol`` names the log-ratio.
     """
     ax, known = draw.new_axes(ax), looks(data["trained_rule"])
     length, variance = data["bin_mean"], data["var_S"]

@@ -26,7 +26,7 @@ SOURCES = {
     "policy": ("softmax policy", Look("#009E73", "^")),
     "T7s": ("T7s", Look("#0072B2", "o")),
 }
-"""The ways in which the check of T7 makes strata and their gradients: name in the table to label and look."""
+"""The ways in which the check of T7 makes strata and their gradients: label and look by the name in the table."""
 SMALLEST = 1e-4
 """Least value of the cosine lemma's rho (T7) that is drawn. Below it, the computed angle is only rounding error."""
 

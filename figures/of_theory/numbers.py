@@ -71,8 +71,8 @@ def acceptance_models(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of each rule's band acceptance at each length (T1, T2). The ranges are such that all rules have the
     same mean acceptance.
 
-    The column kind says how it was computed: ``formula``, or ``simulated`` from drawn responses, with the
-    interval of Clopper and Pearson.
+    The column kind says how it was computed: ``formula``, or ``simulated`` from ``draws`` responses at each length,
+    with the interval of Clopper and Pearson.
     """
     for panel, (mu, rules) in DISTRIBUTIONS.items():
         model = GaussianTokens(mu, SIGMA)
@@ -95,7 +95,7 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     between 0 and x (or between -x and x), and T3's bounds on it.
 
     A row belongs to one pair of ranges (lower and upper) of `RANGES` and one x. ``one_sided`` and ``two_sided`` are
-    T3's bounds for drift errors of one and of both signs, empty where T3 gives none.
+    T3's bounds for drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random.
     """
     del rng, draws
     for u_lo, u_hi, mixed in RANGES:
@@ -116,9 +116,9 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
 
 
 def cosine_tightness(rng: np.random.Generator, draws: int) -> Iterator[Row]:
-    """Yield rows that show how near the cosine of clipped and unclipped gradient comes to T7's bound: for random strata
-    (``draws``/10), for softmax policies with their lengths as strata, and for strata that reach the bound (T7s).
-    """
+    """Yield rows that show how near the cosine of clipped and unclipped gradient comes to T7's bound: for ``draws`` /
+    10 random sets of strata, for softmax policies with their lengths as strata, and for strata that reach the bound
+    (T7s)."""
 
     def row(source: str, case: Strata) -> Row:
         lemma, sine = case.lemma(), case.sine()  # 1 - cosine^2 would lose the digits of a small sine
@@ -165,7 +165,7 @@ def worst_band(z: Floats, error: Floats) -> float:
 
 def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T4 for each distribution of the tokens and each length: the largest distance of a band's acceptance
-    from that under Gaussian S, and the Berry-Esseen bound of that distance.
+    from that under Gaussian S, and the Berry-Esseen bound of that distance. Nothing is drawn at random.
     """
     del rng, draws
     for tokens, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
@@ -181,7 +181,7 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
     "cosine_tightness": cosine_tightness,
     "normal_approximation": normal_approximation,
 }
-"""Name of each table, and the function that yields its rows."""
+"""Name of each table, and the function that yields its rows from a random generator and a number of draws."""
 
 
 def theory_tables(only: Sequence[str] = (), draws: int = DRAWS) -> Tables:

@@ -50,7 +50,7 @@ def write_report(
     checks: Mapping[str, Any] | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Write the page; the file appears only when it is complete.
+    """Write the page with the heading ``title`` to ``path``; the file appears only when it is complete.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def write_report(
         Folder of the runs' figures, and the rows of its captions.json.
     claims, parts : sequence of mappings
         Rows of claims.csv and parts.csv of a reproduction.
-    checks : mapping, optional
-        Content of proofs_check.json.
+    checks, provenance : mapping, optional
+        Content of proofs_check.json; further names and values for the page's last section, "Provenance".
 
     Returns
     -------
@@ -150,7 +150,7 @@ def run_row(run: Path) -> Row:
 
 
 def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the hypothesis that decides a claim's verdict, with its mean over seeds and the mean's interval."""
+    """Return, as text, the hypothesis that decides a claim's verdict, with its mean over seeds from ``parts``."""
     for part in parts:
         if part["claim"] == claim["claim"] and f"{part['task']}: {part['hypothesis']}" == claim["decides"]:
             mean, low, high = (f"{part[name]:.2f}".replace("-", "−") for name in ("mean", "ci_low", "ci_high"))
@@ -159,7 +159,7 @@ def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> st
 
 
 def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a figure as values for the page's template, with its PNG file as text and the first rows of its numbers.
+    """Return the figure of a row of captions.json as values for the template: texts, PNG image, first numbers.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _by_length(acceptance: Frame) -> Frame:
-    """Return the rows of the bins of length, of responses with non-zero advantage where there are any."""
+    """Return the rows of single bins: of update acceptance (A != 0) if it is known, else of band acceptance (all A)."""
     if acceptance.empty:
         return acceptance
     rows = acceptance[acceptance["bin"] >= 0]
@@ -95,8 +95,8 @@ def _by_length(acceptance: Frame) -> Frame:
 
 
 def _matched(rows: Frame) -> tuple[Frame, str]:
-    """Return the rows of rules at the lower clip rate on one run's log, and the words with which a sentence about them
-    begins.
+    """Return the rows of one run's log in which all rules are matched to the lowest clip rate, and the words with which
+    a sentence about these rows begins.
     """
     rows = rows if rows.empty else rows[rows["source"] == "matched"]
     if rows.empty:
@@ -114,7 +114,7 @@ def _by_rule(rows: Frame) -> Iterator[tuple[str, Frame]]:
 
 
 def _ends(rows: Frame) -> tuple[Any, Any] | None:
-    """Return the rows of the shortest and of the longest responses, if two bins are known."""
+    """Return the rows of the first and the last bin with an estimate; None if fewer than two bins have one."""
     known = rows[rows["estimate"].notna()].sort_values("bin")
     return (known.iloc[0], known.iloc[-1]) if len(known) >= 2 else None
 
@@ -124,7 +124,7 @@ def _span(row: Any) -> str:
 
 
 def _missing(what: str, rows: Frame) -> str:
-    """Return the sentence "These runs do not show WHAT.", with the reason that the rows give, if they give one."""
+    """Return the sentence "These runs do not show WHAT.", with the reason that ``rows`` give, if they give one."""
     known = "reason" in rows and reasons(rows) != "no reason given"
     why = f" ({reasons(rows).split('; ')[0]})" if known else ""
     return f"These runs do not show {what}{why}."
