@@ -74,7 +74,7 @@ def simulate(run: Path, *, recomputed: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate a sound and a faulty run, analyse both, let the doctor examine them, write the report, print its path."""
+    """Simulate a sound and a faulty run, analyse both, ask the doctor about them, write the report, print its path."""
     args = build_parser().parse_args(arguments)
     # Use one thread, because on small arrays more threads would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

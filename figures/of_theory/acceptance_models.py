@@ -52,7 +52,7 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw acceptance against length for each rule, one panel for each drift of the log-ratio (docs/theory.md T1, T2)."""
+    """Draw acceptance against length for each rule, a panel for each drift of the log-ratio (docs/theory.md T1, T2)."""
     table = tables["acceptance_models"]
     panels = {TITLES.get(panel, panel): part for panel, part in split(table).items()}
     legend = layout.rule_keys(looks(table["rule"]))
