@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.log.loading import load_run
 from analysis.options import Options
-from analysis.rules.evaluate import Case, make_cases
-from analysis.rules.tally import Grouping, Tally
 from analysis.run import analyse, shared_bins
-from analysis.scores.sketches import ScoredWindows
-from analysis.tables.acceptance import AcceptanceTables, tables_of
-from analysis.tables.columns import RunKey
-from analysis.tables.cosine import CosineRow, CosineTable
-from fspo.stats.bins import make_bins
-from fspo.stats.clusters import dense
-from tests.estimators.drawn_logs import EDGES, RULE
+from tests.estimators.policy_logs import EDGES, RULE
 
 Write = Callable[[Path], None]
 """Type of a function that writes a gradient log into a run folder."""
@@ -59,42 +50,3 @@ def tables(
         return [r for r in records[table] if all(r[name] == value for name, value in wanted.items())]
 
     return rows
-
-
-def acceptance_of_each(write: Write, outside: str, edges: Sequence[float]) -> Iterator[AcceptanceTables]:
-    """Yield, for each rollout of the log that ``write`` writes, its tables acceptance, lre and trend, made as if the
-    rollout were a log of its own. They are about update and weight acceptance of `RULE` with ``outside``, the name of
-    what happens outside the band.
-    """
-
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        run = load_run(folder)
-    bins = make_bins(run.rows.coordinate, len(edges) - 1, tuple(edges))
-    for first, rows in run.windows(1):
-        one = replace(run, rows=replace(rows, cluster=dense(rows.cluster)))
-        tally = Tally(one, Grouping.of(one, bins), cases(outside))
-        tally.add(first, one.rows, None)
-        yield tables_of(one, tally, ("first",))
-
-
-def cosines_of_each(write: Write, ways: Sequence[str], rollouts: int) -> Iterator[list[CosineRow]]:
-    """Yield, for each ``rollouts`` successive rollouts of the log that ``write`` writes, the rows of the table cosine,
-    made as if these rollouts were a log of their own. ``ways``: names of what happens outside the band of `RULE`.
-    """
-
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        run = load_run(folder)
-        bins = make_bins(run.rows.coordinate, len(EDGES) - 1, EDGES)
-        for window in ScoredWindows(run, bins, rollouts):
-            table = CosineTable(RunKey.of(run), bins, cases(*ways), targets=(), draws=1, seed=0)
-            table.add(window)
-            yield table.rows()
-
-
-def cases(*ways: str) -> list[Case]:
-    """Return `RULE` at its own range with each of ``ways``, names of what happens outside the band, as the cases that
-    an analysis evaluates."""
-
-    return [case for case in make_cases((RULE,), ()) if case.rule.outside in ways]

@@ -14,7 +14,7 @@ import numpy as np
 
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
-from fspo.rules import OF_CLIP_RULES, Estimator, preset
+from fspo.rules import OF_CLIP_RULES, preset
 from fspo.theory import Floats
 from proofs_check.tools.policy import Bandit, make_bandit
 from tests.estimators import defined
@@ -27,8 +27,6 @@ RANGE = 0.03
 LENGTHS = (1, 2, 3)
 EDGES = (1, 2, 3, 4)
 """Edges of bins of length that hold one length each."""
-GROUP = 3
-"""Number of responses to one prompt."""
 
 
 def small_policy(rng: np.random.Generator, step: float = 0.05) -> Bandit:
@@ -197,58 +195,28 @@ def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str) -> Floats:
 
 @dataclass(frozen=True)
 class Groups:
-    """Every group of G responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
+    """Every group of two responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
 
     Attributes
     ----------
     bandit : Bandit
     reward : array (N,)
         Reward of each response.
-    offset : array (G,)
-        A number for each of the G places in a group, added to the reward of the response that stands there. Different
-        numbers make sure that no two rewards of a group are equal.
-    alike : float
-        Probability that a group holds one response G times. With the rest of the probability, the G responses are drawn
-        independently. In either case each response of the group has the policy's distribution.
     """
 
     bandit: Bandit
     reward: Floats
-    offset: Floats
-    alike: float = 0.0
-
-    @cached_property
-    def p(self) -> Floats:
-        """The probability of each group under the old policy, (M,)."""
-        each = (self.bandit.p_old / self.bandit.p_old.sum())[self.members]
-        same = np.ptp(self.members, axis=1) == 0
-        return (1 - self.alike) * each.prod(axis=1) + self.alike * np.where(same, each[:, 0], 0.0)
 
     @cached_property
     def members(self) -> np.ndarray:
-        """Indices, from 0 to N - 1, of each group's responses, (M, G)."""
-        size = self.offset.size
-        return np.indices((self.reward.size,) * size).reshape(size, -1).T
+        """Indices, from 0 to N - 1, of each group's two responses, (M, 2)."""
+        return np.indices((self.reward.size,) * 2).reshape(2, -1).T
 
-    def drawn(self, rng: np.random.Generator, number: int) -> np.ndarray:
-        """Draw ``number`` groups from the old policy; return the indices of their responses, (number, G)."""
-        dist = self.bandit.p_old / self.bandit.p_old.sum()
-        at = rng.choice(dist.size, (number, self.offset.size), p=dist)
-        return np.where(rng.random((number, 1)) < self.alike, at[:, :1], at)
-
-    def advantage(self, estimator: str) -> Floats:
-        """Return the advantages of each group (M, G), by the formulas of docs/train.md, without ``fspo``."""
-        r = self.reward[self.members] + self.offset
-        mean = r.mean(axis=1, keepdims=True)
-        gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - mean)
-        if estimator == "rloo":
-            return gap * r.shape[1] / (r.shape[1] - 1)
+    def advantage(self) -> Floats:
+        """Return the advantages of each group (M, 2) by GRPO's formula of docs/train.md, without ``fspo``."""
+        r = self.reward[self.members]
+        gap = np.where(np.ptp(r, axis=1, keepdims=True) < 1e-12, 0.0, r - r.mean(axis=1, keepdims=True))
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4)
-
-    def accepted(self, estimator: str, outside: str, measure: str) -> Accepted:
-        """Return what `RULE` accepts of the responses of groups drawn from the old policy (`Accepted.of`)."""
-        mass, A = np.repeat(self.p, self.offset.size), self.advantage(estimator).ravel()
-        return Accepted.of(self.bandit, self.members.ravel(), mass, A, outside, measure)
 
     def sums(self, coefficients: Floats, A: Floats) -> Floats:
         """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response and D the
@@ -257,25 +225,23 @@ class Groups:
         ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0.
         """
         picked = np.where(A > 0, coefficients[1][self.members], coefficients[0][self.members]) * A
-        places = range(self.offset.size)
-        return sum(picked[:, [i]] * self.bandit.psi[self.members[:, i]] for i in places)  # type: ignore[return-value]
+        return np.sum(picked[:, :, None] * self.bandit.psi[self.members], axis=1)
 
 
-def columns(bandit: Bandit, at: np.ndarray, A: Floats, with_scores: bool = True) -> dict[str, Any]:
+def columns(bandit: Bandit, at: np.ndarray, A: Floats) -> dict[str, Any]:
     """Return columns of a gradient log (length, S, score, ...) for responses of the policy. ``at`` (N,): the responses'
     indices; ``A`` (N,): their advantages.
     """
     s, psi = bandit.token_log_ratios[at], bandit.psi[at]
     norm = np.linalg.norm(psi, axis=1)
-    scored = (A != 0) & with_scores
     return {
         "length": bandit.responses.lengths[at],
         "log_ratio": bandit.log_ratio[at],
         "sum_sq_log_ratio": (s**2).sum(axis=1),
         "k3_sum": (np.expm1(s) - s).sum(axis=1),
         "advantage": A,
-        "score_status": np.where(scored, "ok", "not_taken"),
-        "score_norm": np.where(scored, norm, np.nan),
+        "score_status": np.where(A != 0, "ok", "not_taken"),
+        "score_norm": np.where(A != 0, norm, np.nan),
         "score_unit": psi / norm[:, None],
     }
 
@@ -285,34 +251,19 @@ def writer(run: Path, bandit: Bandit) -> GradLogWriter:
     return GradLogWriter(run, width=bandit.new.size, exact=True, metadata={"rule": preset("none").rule.to_dict()})
 
 
-def write_groups(
-    run: Path,
-    groups: Groups,
-    estimator: Estimator,
-    at: np.ndarray,
-    rollouts: int,
-    scored: bool = True,
-) -> None:
+def write_groups(run: Path, groups: Groups, at: np.ndarray) -> None:
     """Write a gradient log of given groups: one update in each rollout, on responses in the first epoch.
 
-    Parameters
-    ----------
-    at : array (U, P, G)
-        Indices of the responses in each of U updates, each of P groups of G responses.
-    rollouts : int
-        Number of rollouts in each file of the log.
+    ``at`` (U, P, 2) holds the indices of the responses in each of U updates, each of P groups.
     """
-    log, (updates, prompts, size) = writer(run, groups.bandit), at.shape
-    for first in range(0, updates, rollouts):
-        here = at[first : first + rollouts]
-        prompt = np.repeat(first * prompts + np.arange(here.shape[0] * prompts), size)
-        reward = (groups.reward[here] + groups.offset).ravel()
-        rollout, number = prompt // prompts, np.arange(prompt.size)
-        base = {"rollout": rollout, "step": rollout, "prompt_id": prompt, "response_id": number, "reward": reward}
-        base |= {"updates_since_rollout": 1, "times_used": 0}
-        rows = columns(groups.bandit, here.ravel(), advantages(reward, prompt, estimator)[0], scored)
-        log.append(base | rows | {"phase": "train"})
-        log.flush(first)
+    log, prompts = writer(run, groups.bandit), at.shape[1]
+    prompt = np.repeat(np.arange(at.size // 2), 2)
+    reward = groups.reward[at].ravel()
+    rollout, number = prompt // prompts, np.arange(prompt.size)
+    base = {"rollout": rollout, "step": rollout, "prompt_id": prompt, "response_id": number, "reward": reward}
+    base |= {"updates_since_rollout": 1, "times_used": 0, "phase": "train"}
+    log.append(base | columns(groups.bandit, at.ravel(), advantages(reward, prompt, "grpo")[0]))
+    log.flush(0)
 
 
 def write_counted(run: Path, bandit: Bandit, counts: np.ndarray, log_ratio: Floats | None = None) -> None:
