@@ -212,19 +212,6 @@ def test_files_of_another_rule_are_told(simulate, tmp_path):
     assert f"the headers of 1 of 2 files name another rule than the first ({name}, ...)" in line
 
 
-def test_what_cannot_be_read_or_written_beside_the_log_is_one_line(simulate, capsys):
-    run = simulate(rollouts=1, width=0)
-    (run / "analysis").write_text("in the way")
-    with pytest.raises(UserError, match="analysis is a file: name a folder"):
-        main([str(run)])
-    with pytest.raises(UserError, match="analysis is a file: name a folder"):
-        main(["sweep", str(run)])
-    (run / "analysis").unlink()
-    (run / "config.yaml").write_bytes(b"\xff\xfe: :")
-    with pytest.raises(UserError, match=r"config\.yaml is no valid YAML"):
-        load_run(run)
-
-
 def test_the_sweep_names_damage_too(simulate, capsys):
     run = simulate(rollouts=2, width=0)
     (run / "gradlog" / "rollout-00000001-rank-0000.parquet").write_bytes(b"")
@@ -282,13 +269,6 @@ def test_a_log_without_scores_is_not_called_sound(simulate, capsys):
     assert main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1,40,400"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.endswith("rule fspo, no scores logged, so no cosines")
-
-
-def test_exit_status_two_and_no_traceback():
-    done = subprocess.run([sys.executable, "-m", "analysis", "nowhere"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: nowhere")
-    assert "Traceback" not in done.stderr
 
 
 def test_import_pulls_in_no_torch_no_plotting_and_no_scipy_stats():

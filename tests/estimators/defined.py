@@ -1,4 +1,4 @@
-"""The drift of a band and the multiplier M of one response, written out from docs/theory.md section 2.
+"""The multiplier M of one response, written out from docs/theory.md section 2.
 
 ``fspo.rules`` computes the same with arrays. This module does not import it, so that the two can be compared.
 """
@@ -6,30 +6,6 @@
 from __future__ import annotations
 
 import math
-
-from fspo.theory import Floats
-
-DRIFTS = ("none", "kl", "gaussian", "tilted")
-"""Names of the drifts."""
-
-
-def drift(name: str, s: Floats, lengths: Floats, mass: Floats) -> float:
-    """Return the centre m of the band, nats per token.
-
-    Parameters
-    ----------
-    name : str
-        One of `DRIFTS`.
-    s : array (N, T)
-        Token log-ratios, 0 after the end.
-    lengths, mass : arrays (N,)
-        Lengths, and the weight with which each response counts in a mean over tokens.
-    """
-    tokens = mass @ lengths
-    k3 = sum(mass[i] * (math.exp(x) - 1 - x) for i, row in enumerate(s) for x in row) / tokens
-    square = sum(mass[i] * x * x for i, row in enumerate(s) for x in row) / tokens
-    centres = dict(zip(map(str, DRIFTS), (0.0, -k3, -square / 2, square / 2), strict=True))
-    return float(centres[name])
 
 
 def multiplier(outside: str, dual: float | None, S: float, A: float, lo: float, hi: float, centre: float) -> float:

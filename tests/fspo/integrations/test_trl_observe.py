@@ -86,12 +86,6 @@ def test_the_rule_is_trls_clip(runs):
         assert max(reported) > 0.01
 
 
-def test_analysis_and_doctor_read_the_log(runs, capsys):
-    assert analysis([str(runs[4])]) == 0
-    assert "rule trl-dapo" in capsys.readouterr().out
-    assert analysis(["doctor", str(runs[4])]) in (0, 1)
-
-
 @pytest.mark.parametrize(
     ("options", "aggregation", "spread"),
     [

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from objective_run import RULES, STATS
 
 from fspo.base.errors import UserError
 from fspo.rules import (
     MAX_EXPONENT,
-    PRESETS,
     DriftStats,
     Outside,
     Rule,
@@ -29,17 +29,6 @@ from fspo.rules import (
     token_sums,
 )
 
-STATS = DriftStats(k3_sum=0.04, sum_sq=0.16, num_tokens=4.0)  # k3 = .01, sigma^2 = .04 per token
-DRIFTS = ("none", "kl", "gaussian", "tilted")
-CHANGED = {
-    "gaussian": {"drift": "gaussian"},
-    "tilted": {"drift": "tilted"},
-    "truncate": {"outside": "truncate"},
-    "cap": {"outside": "cap"},
-    "power": {"gamma": 0.75},
-}
-"""What is changed in preset fspo, by a short name."""
-RULES = {name: p.rule for name, p in PRESETS.items()} | {n: preset("fspo", **c).rule for n, c in CHANGED.items()}
 SEQUENCE_RULES = [name for name, rule in RULES.items() if rule.level == "sequence"]
 BOUNDED_RULES = [name for name in SEQUENCE_RULES if name != "none"]
 
