@@ -108,7 +108,7 @@ def of_ranges(rows: Rows) -> Iterator[Found]:
 def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
     """Yield slopes over all responses, both signs' clip rates at equal ranges, and fair exponents.
 
-    ``rows`` are those with A != 0 of ``every`` row of the first epoch after an update.
+    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0.
     """
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
@@ -128,7 +128,7 @@ def of_centres(rows: Rows, every: Rows) -> Iterator[Found]:
     """Yield the slopes of fspo's clip rate under three centres of its band: 0, the drift kl, and the fair centre of
     each bin of length (T6), estimated from the mean weight and the variance of S there.
 
-    ``rows`` are those with A != 0 of ``every`` row of the first epoch after an update.
+    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0.
     """
     fair = np.zeros(len(rows))
     for low, high in pairwise(EDGES):
@@ -174,7 +174,7 @@ def of_strata(run: Run, rows: Rows) -> Iterator[Found]:
 
 
 def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-    """Return M / a - 1 of each response (N,) under "all", and a_s / a - 1 under the name of each partition."""
+    """Return M / a - 1 (N,) as "all", a_s / a - 1 by partition: M is ``kept``, a its mean, a_s that in a stratum."""
     found = {"all": kept / kept.mean() - 1}
     for of, stratum in strata.items():
         rates = np.bincount(stratum, kept) / np.maximum(np.bincount(stratum), 1)

@@ -126,7 +126,7 @@ def said(run: Path) -> Counter[tuple[str, str]]:
 
 
 def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
-    """Yield, for each sound log changed with its seed, the doctor's issues of checks that find nothing before."""
+    """Yield, for each log of ``bases`` after ``change`` with its seed, the issues of checks that found none before."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:

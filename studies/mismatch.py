@@ -91,7 +91,7 @@ class MismatchRow(NamedTuple):
 
 
 def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
-    """Yield what a log says about its log-ratio ``on`` and the corrections of it."""
+    """Yield the table's rows about a run, which it calls ``text``: its log-ratio ``on`` and the corrections of it."""
     tables = analyse(run, edges=EDGES, on=on)
     for name, (table, where, column, of) in QUANTITIES.items():
         prefix = "" if column in ("estimate", "slope") else f"{column}_"

@@ -1,7 +1,7 @@
 """The primary claims: each a sentence, the hypotheses that it consists of, and the tasks on which all must hold.
 
-The margins were fixed before the runs that judge them. The margin of claims 3 and 5 was chosen when the numbers of the
-first design were known (.03, .05, .02 in size at a clip rate of 5 %; .08, .10, .27 at 15 %).
+The margins were fixed before the runs that judge them. The margin of claims 3 and 5 was chosen when fspo's
+slopes in an earlier design of runs were known (.03, .05, .02 in size at a clip rate of 5 %; .08, .10, .27 at 15 %).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVEN = 0.10
 EVEN_SIGNS = 0.2231435513142097
 """Largest log ratio of the two signs' clip rates that counts as even: log(1.25)."""
 GAIN = 0.05
-"""Least difference of training rewards that counts as one: the gain of claim 9 and the margin of claims 6 and 7b."""
+"""Least difference of rewards by which one rule trains better: the gain of claim 9, the margin of claims 6 and 7b."""
 TASKS = ("chain-add", "chain-add-64", "products")
 
 Relation = Literal["above", "within", "smaller in size"]
@@ -29,8 +29,8 @@ class Hypothesis:
 
     Attributes
     ----------
-    runs : str
-        The set of runs whose estimates count.
+    estimand, runs, clip_rate
+        What is measured (`ESTIMANDS`), on which set of runs, and at which clip rate; NaN for rules that trained.
     rule, rival : str
         The estimate is the rule's, or the rule's less the rival's of the same seed where a rival is named.
     sign : {1, -1}
@@ -80,7 +80,7 @@ def _least(clip_rate: float) -> tuple[Hypothesis, ...]:
 LOW, HIGH = CLIP_RATES
 STRESSED = ("chain-add",)
 WIDE = {"fspo-default": "fspo-wide-above", "rloo-default": "rloo-wide-above"}
-"""Claim 9: arms of the stress runs with default ranges, and the same with an upper range five times as wide."""
+"""Claim 9: by arm of the stress runs with a default range, the arm with an upper range five times as wide."""
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -1,4 +1,4 @@
-"""The numbers that judge the claims: from one run, each estimand once. A run is one unit, whatever its number of rows.
+"""The numbers by which claims are judged. A run gives one number for each estimand, whatever its number of rows.
 
 `measure` gives one row for each estimand of a run. `analysis.claims.verdicts` compares the rows of many runs, whose
 seeds are the units.
@@ -64,7 +64,7 @@ def first_epoch(rows: Rows) -> Rows:
 
 
 def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "update") -> NDArray[np.bool_]:
-    """Return which of the rows (N,) the rule clips with its range set on the log to an equal clip rate.
+    """Return which of the rows (N,) the rule clips if its range is set on them to clip the share ``clip_rate``.
 
     The range is set for each number of updates since the rollout by itself, because S spreads with the updates. All
     rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the band.
@@ -83,7 +83,7 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "upda
 
 
 def clipped_by_learnt(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) a learning rule clips: of the first update, before which it knows nothing, none."""
+    """Return which of the rows (N,) a rule clips that learns from earlier updates: none of the first update."""
     online, clipped = OnlineRule(rule), np.zeros(len(rows), bool)
     for number, step in enumerate(np.unique(rows.step)):
         at = np.flatnonzero(rows.step == step)
@@ -98,8 +98,8 @@ def slope(clipped: NDArray[np.bool_], length: Floats) -> float:
     """Return the change of the log clip rate for each doubling of the length, from a Poisson regression with log link.
 
     The slope b of the fit exp(a + b log2 L) is where the mean of log2 L weighted with the fitted rates equals its mean
-    over the clipped responses: the two score equations of that regression, with the first solved for a. 0 if none or
-    all are clipped; held to `STEEPEST`.
+    over the clipped responses: the two score equations of that regression, with the first solved for a. It is 0 if
+    none or all are clipped, or if all lengths are equal, and its size is at most `STEEPEST`.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def of_clipping(rows: Rows) -> Iterator[tuple[Estimand, str, float, float]]:
 
 
 def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand, str, float, float]]:
-    """Yield estimand, rule, clip rate (NaN) and value from the training rewards of a run.
+    """Yield estimand, rule, clip rate (NaN) and value from the training rewards of a run of ``rollouts`` rollouts.
 
     A rollout that the run did not reach, because it diverged and stopped itself, counts with the reward 0.
     """
@@ -160,8 +160,8 @@ def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int
 
     Parameters
     ----------
-    rule : str
-        The rule that trained (``none``: unclipped).
+    runs, rule : str
+        The set of runs; the rule that trained (``none``: unclipped).
     rollouts : int
         Number of rollouts that the run was to have.
 

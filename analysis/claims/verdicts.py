@@ -123,7 +123,7 @@ def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFram
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values: the k-th smallest of n times n - k + 1, made to rise."""
+    """Return Holm's adjusted p-values: the k-th smallest of n, times n - k + 1, or the one before if that is larger."""
     p = np.asarray(p_values, float)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))

@@ -83,7 +83,7 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseEffect:
-    """What a case does to each row, as arrays (N,), or the reason why the case cannot be evaluated."""
+    """What a case does to each row, as arrays (N,): side, whether S is in the band, w, M w; or why this is unknown."""
 
     side: Ints
     in_band: np.ndarray
@@ -199,7 +199,7 @@ def make_cases(
 
 
 def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
-    """Make the cases of verl's criteria (`CRITERIA`), each at the bounds that accept the ``targets``; none for S."""
+    """Make the cases of verl's criteria (`CRITERIA`), one for each share in ``targets`` that it accepts; none for S."""
     criteria = CRITERIA.items() if on in CORRECTED else ()
     return [
         Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)
@@ -216,9 +216,9 @@ def trained_case(run: Run) -> Case | None:
 
 
 def common_weight(case: Case) -> Case:
-    """Return the case of a clip rule with the weight exp(S), so that bands with different weights can be compared.
+    """Return the case with exp(S) as the weight of its clip rule, so that rules with different weights can be compared.
 
-    A correction keeps its own weight, because the factor M w that the correction leaves is an estimate of exp(ratio).
+    A case of a correction is returned as it is: the factor M w that it leaves estimates exp of its log-ratio.
     """
     return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
@@ -271,13 +271,13 @@ def lacking(case: Case) -> str:
 
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
-    """Return the effect of a case on the rows with the numbers ``which`` (M,) alone."""
+    """Return the effect of a case on the rows with the indices ``which`` (M,) alone."""
     side, in_band, weight = outcome.side[which], outcome.in_band[which], outcome.weight[which]
     return CaseEffect(side, in_band, weight, outcome.clipped_weight[which], outcome.hi[which], outcome.reason)
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
-    """Return for each row (N,) the numerator and the denominator of an acceptance (docs/theory.md section 1).
+    """Return what each row (N,) adds to the numerator and to the denominator of the acceptance ``measure``.
 
     For "band" the numerator is 1 if S is in the band and else 0, for "update" 1 if the row is not clipped and else 0;
     the denominator is 1. For "weight" the numerator is M w and the denominator w.
@@ -291,6 +291,6 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return which acceptance calibrated ranges are set by in rows about the acceptance ``measure``: by band acceptance
-    for "band", by update acceptance for "update" and "weight"."""
+    """Return the acceptance by which matched ranges are set in tables of the acceptance ``measure``: the band
+    acceptance for "band", the update acceptance for "update" and "weight"."""
     return "band" if measure == "band" else "update"

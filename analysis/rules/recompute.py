@@ -250,7 +250,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
 
 def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tuple[str, Compared]]:
     """Compare the logged edges with those of the rule, and the logged side, multiplier and weights with what the rule
-    does at the logged edges.
+    does to its log-ratio ``x`` (N,) at the logged edges. The columns' names begin with ``prefix``.
     """
     A, n, m = (_get(columns, name) for name in ("advantage", "length", f"{prefix}drift"))
     lo, hi = _get(columns, f"{prefix}lo"), _get(columns, f"{prefix}hi")

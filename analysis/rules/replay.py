@@ -87,7 +87,7 @@ def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str
 
 
 def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
-    """Yield each number of an update that the rows have, in increasing order, with the indices of its rows."""
+    """Yield each step (number of an update) that the rows have, in increasing order, with the indices of its rows."""
     if not len(rows):
         return
     order = np.argsort(rows.step, kind="stable")
@@ -98,10 +98,10 @@ def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:
 
 
 def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterator[tuple[Ints, Rule]]:
-    """Yield parts of the rows, as index arrays, each with the rule that was in force for it.
+    """Yield arrays of indices that divide the rows, each with the rule that was in force for its rows.
 
-    Without ``states`` there is one part: all rows, with ``rule``. With the states of a replayed band (the rule in force
-    at each step) there is a part for each stretch of steps in which the state stays the same.
+    Without ``states`` there is one array: all rows, with ``rule``. With the states of a replayed band (the rule in
+    force at each step) there is an array for each series of steps in which the state stays the same.
 
     A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``.
     """

@@ -96,10 +96,10 @@ class CaseCounts(NamedTuple):
 
 
 class Denominators(NamedTuple):
-    """The sums over all rows of a subset, the same for all cases."""
+    """The sums over all rows of a subset (all, or A != 0), the same for all cases; symbols as in `CaseCounts`."""
 
-    rows: Floats
-    d: Floats
+    rows: Floats  # (G, K)
+    d: Floats  # (G, K)
     x: Floats  # (G,) sums of d x
     xx: Floats  # (G,) sums of d x^2
     clusters: Any  # (K+1,), integers
@@ -107,7 +107,7 @@ class Denominators(NamedTuple):
 
 
 class Numerators(NamedTuple):
-    """The sums of y of one case over all rows of a subset."""
+    """The sums of y of one case over all rows of a subset (all, or A != 0); symbols as in `CaseCounts`."""
 
     cut: Floats  # (G, K) number of clipped rows
     xy: Floats  # (G,) sums of x y
@@ -153,8 +153,8 @@ class Part:
         return self.known[kind]
 
     def numerators(self, cut: Ints, kind: str = "one", y: Floats | None = None) -> Numerators:
-        """Return the sums of y, which is ``y`` (0 by default) in the rows ``cut``, and in all others the weight that
-        ``kind`` names."""
+        """Return the sums of y of `CaseCounts`: ``y`` (0 by default) in the rows with indices ``cut``, and in all other
+        rows the weight that ``kind`` names."""
         w, of = self.denominators(kind)
         number = self.by_key(cut)
         if y is None:
@@ -168,7 +168,7 @@ class Part:
 
 @dataclass
 class Sums:
-    """The sums over the rows of one use: `first` or `reused`.
+    """The sums over the rows of the first epoch (`first`), or over those of later epochs (`reused`).
 
     Attributes
     ----------
@@ -276,14 +276,14 @@ class Tally:
         place[nonzero] = np.arange(len(nonzero))
 
         def banded(i: int, outside: Ints) -> None:
-            """Add to the sums of band acceptance; ``outside`` holds the numbers of the rows outside the band."""
+            """Add to the sums of band acceptance; ``outside`` holds the indices of the rows outside the band."""
             some = place[outside]
             add(sums.of_cases, (i, "band", "all", "one"), whole.numerators(outside))
             add(sums.of_cases, (i, "band", "nonzero", "one"), acting.numerators(some[some >= 0]))
 
         def updated(i: int, cut: Ints, kind: str, y: Floats) -> None:
-            """Add to the sums of update and weight acceptance; ``cut`` and ``y`` are the numbers of the clipped rows
-            among those with A != 0, and what is left of their weights."""
+            """Add to the sums of update and weight acceptance; ``cut`` holds the clipped rows' indices among the rows
+            with A != 0, and ``y`` what is left of their weights."""
             add(sums.of_cases, (i, "update", "nonzero", "one"), acting.numerators(cut))
             add(sums.of_cases, (i, "weight", "nonzero", kind), acting.numerators(cut, kind, y))
 
@@ -343,8 +343,8 @@ class Tally:
                 add(sums.of_all, (subset, kind), found)
 
     def merge(self, other: Mapping[str, Sums]) -> None:
-        """Add the sums of another tally, which was made of later blocks of the log. ``other`` holds these sums by the
-        use of the rows, `first` or `reused`.
+        """Add the sums of another tally, which was made of later blocks of the log. ``other`` holds them under `first`
+        (first epoch) and `reused` (later epochs).
         """
         for use, theirs in other.items():
             self.uses.setdefault(use, Sums()).merge(theirs)

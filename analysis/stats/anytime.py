@@ -29,8 +29,6 @@ TOGETHER = 8
 class AnytimeMean:
     """Tests after each rollout whether the terms x that were added so far have a mean above, or below, 0.
 
-    The evidence is the stake of bets that the mean is above 0, and of bets that it is below 0.
-
     Attributes
     ----------
     level : float
@@ -42,6 +40,8 @@ class AnytimeMean:
         have not been seen yet may raise the mean.
     bets : float array (K,)
         Sizes of the bets, as multiples of 1/lowest for a mean above 0 and of 1/highest for one below.
+    count, total, square, rho
+        Number, sum and sum of squares of the terms so far; the sum of squares after the first rollout (for `interval`).
     above, below : int, optional
         The rollout after which there was first enough evidence that the mean is above, or below, 0.
     """
@@ -63,8 +63,7 @@ class AnytimeMean:
 
     def add(self, x: Floats, rollout: NDArray[np.int64]) -> None:
         """Add the terms ``x`` (N,) of complete rollouts to the tests of their mean, earlier rollouts first. ``rollout``
-        (N,) holds each term's rollout. Terms that are not finite are left out.
-        """
+        (N,) holds each term's rollout. Terms that are not finite are left out."""
         good = np.isfinite(x)
         if not good.all():
             x, rollout = x[good], rollout[good]
@@ -97,7 +96,7 @@ class AnytimeMean:
         highest: float | None = None,
         bets: Floats = BETS,
     ) -> AnytimeMean:
-        """Return the tests of the terms ``x`` (N,) of the rollouts ``rollout`` (N,)."""
+        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added."""
         made = AnytimeMean(level, lowest, highest, bets)
         made.add(x, rollout)
         return made
@@ -108,10 +107,11 @@ class AnytimeMean:
         return self.total / self.count if self.count else math.nan
 
     def interval(self, level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Return the mean and the ends of an interval that covers the true mean at every look.
+        """Return the mean of the terms so far and the ends of its interval; the ends are NaN if all terms are 0.
 
-        The interval is Robbins' normal-mixture interval (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240).
-        It holds for many terms of finite variance, not for heavy tails. The tests do not use the interval.
+        With probability ``level``, the intervals after all rollouts together hold the true mean. They are Robbins'
+        normal-mixture intervals (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240), right for many terms of
+        finite variance and not for heavy tails. The tests do not use them.
         """
         if not self.count or not self.rho > 0:
             return self.mean, math.nan, math.nan
@@ -129,7 +129,6 @@ def stakes(x: Floats, bets: Floats) -> Floats:
 
 
 def mixed(stake: Floats) -> float:
-    """Return log(mean of exp(stake)) over the K bets of a test by betting; ``stake`` (K,) holds the logarithm of what
-    each bet's stake of 1 has grown to."""
+    """Return log(mean of exp(stake)), the log of the mean stake of K bets; ``stake`` (K,) holds the log of each."""
     largest = float(stake.max())
     return largest + math.log(float(np.exp(stake - largest).mean())) if math.isfinite(largest) else -math.inf

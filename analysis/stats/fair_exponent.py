@@ -52,9 +52,9 @@ def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
 
 
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
-    """Return how far each S (N,) lies from 0 towards the edges that can clip the response, nats.
+    """Return X of each response (N,): how far S lies from 0 towards the edges that can clip the response, nats.
 
-    This is |S| if both edges can (`BOTH_EDGES`), else S where A > 0 and -S where A < 0.
+    In a set in which both edges can (`BOTH_EDGES`), X is |S|. Else X is S where A > 0, and -S where A < 0.
     """
     return np.abs(S) if responses in BOTH_EDGES else np.sign(A) * S
 
@@ -119,7 +119,7 @@ def fair_exponents(
 
 
 class Fair(NamedTuple):
-    """The fair exponent of a set of responses, and what it adds to that of all (docs/theory.md T10 (b)).
+    """The fair exponent of a set of responses, and what the set adds to the exponent of all (docs/theory.md T10 (b)).
 
     The exponent of all responses with A != 0 is, near one length, the sum over both signs of A of ``weight`` times
     ``exponent`` plus ``of_shares``: the sign's own exponent, weighted by the sign's share of the responses near the
@@ -160,7 +160,7 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
     """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is as in
-    `distance`; in each block f is set so that the share ``share`` is accepted."""
+    `distance`; in each block of ``parts`` (indices of rows) f is set so that the share ``share`` is accepted."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
@@ -169,12 +169,12 @@ def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequenc
 
 
 def near_edge(beyond: Floats) -> Floats:
-    """Return each response's part (N,) of the density of ``beyond`` at 0, by a normal kernel of width `BANDWIDTH`."""
+    """Return what each response (N,) adds to the density of ``beyond`` at 0, by a normal kernel of width BANDWIDTH."""
     return np.exp(-((beyond / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * math.sqrt(2 * math.pi))
 
 
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
-    """Return the `fair_exponent` with an interval that takes clusters into account.
+    """Return the `fair_exponent` with its interval over clusters; ``cluster`` (N,) is each response's cluster.
 
     The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
     slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.

@@ -48,7 +48,7 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm of ``NORMS``, with intervals; ``found`` holds the acceptances by cluster and bin."""
+    """Return the LRE in each norm of ``NORMS``, with ``level`` intervals, from acceptances by cluster and bin."""
     k = found.rows.shape[1]
     used, reason = usable(found), _unusable(found)
     if reason:
