@@ -291,6 +291,6 @@ def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
 
 
 def rate_of(measure: str) -> Rate:
-    """Return the acceptance by which matched ranges are set in tables of the acceptance ``measure``: the band
+    """Return the acceptance by which calibrated ranges are set in tables of the acceptance ``measure``: the band
     acceptance for "band", the update acceptance for "update" and "weight"."""
     return "band" if measure == "band" else "update"
