@@ -23,7 +23,7 @@ OFFSET = 0.02
 sum of e^s - 1 - s over the token log-ratios s of x.
 """
 CARRIERS = 64
-"""Largest number of rows that are named as carrying most of x."""
+"""Largest number of rows that `Line.carriers` returns."""
 LOOK = "look at their tokens and mask them; the others are sound"
 """The fix where few responses carry most of x."""
 SERIES = 8
@@ -51,8 +51,10 @@ class Line:
 
     Attributes
     ----------
-    size : float array
-        x^2 / L of each row.
+    x, L, rollout, response, n
+        The parameters, without the rows that were left out; number of rows.
+    size, y : float array (n,)
+        x^2 / L of each row; x + k3 or, where k3 is unknown, e^x - 1.
     """
 
     def __init__(
@@ -75,12 +77,12 @@ class Line:
 
     @cached_property
     def rms(self) -> float:
-        """Root mean square over rows of x / sqrt(L), in nats; NaN without a row."""
+        """Root mean square over the rows of x / sqrt(L), nats, x the line's log-ratio; NaN without a row."""
         return math.sqrt(self.size.mean()) if self.n else math.nan
 
     @property
     def of_tokens(self) -> float:
-        """Root mean square of the token log-ratios s, nats.
+        """Root mean square of the token log-ratios s of x, the log-ratio that the line is about, nats; 0 without a row.
 
         A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
         """
@@ -88,9 +90,9 @@ class Line:
 
     @cached_property
     def carriers(self) -> Ints:
-        """The rows that carry 90 % of the sum of x^2 / L, the largest first; empty if more than one row of twenty does,
-        or the largest |x| is below 1 nat.
-        """
+        """Indices of the rows that together make 90 % of the sum of x^2 / L, the row with the largest x^2 / L first.
+        Empty if that takes more than a twentieth of the rows, or more than ``CARRIERS``, or if no |x| of these rows is
+        1 nat."""
         largest = np.argsort(-self.size, kind="stable")[:CARRIERS]
         share = np.cumsum(self.size[largest]) / max(self.size.sum(), np.finfo(float).tiny)
         k = int(np.searchsorted(share, 0.9)) + 1
@@ -98,7 +100,7 @@ class Line:
         return largest[:k] if few else largest[:0]
 
     def carried(self) -> str:
-        """Return "k of n responses carry ..." with three of them, if few carry most of the sum of x^2 / L; else ""."""
+        """Return "k of n responses carry ..." with three of these responses, if there are `carriers`; else ""."""
         at = self.carriers
         if not len(at):
             return ""
@@ -108,9 +110,8 @@ class Line:
         return f"{len(at)} of {self.n} responses carry {share:.0%} of it: {places}"
 
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return, for each half octave of lengths that holds a row that does not carry most of x: the number of such
-        rows, their mean log L, and the second and the fourth central moment of their x.
-        """
+        """Return four arrays over half octaves of lengths, without the `carriers`: number of rows, mean log L, second
+        and fourth central moment of x."""
         others = np.ones(self.n, bool)
         others[self.carriers] = False
         x, L = self.x[others], self.L[others]
@@ -122,9 +123,8 @@ class Line:
 
     @cached_property
     def spread(self) -> tuple[float, float]:
-        """Standard deviation of x inside half octaves of L, without the rows that carry most of it; and that over the
-        root of the mean length. Both in nats.
-        """
+        """Standard deviation of x, the line's log-ratio, inside half octaves of L without the `carriers`, nats; the
+        same over the root of the mean length, nats per root token."""
         n, _, variance, _ = self._halves()
         deviation = math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
         return deviation, deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
@@ -150,15 +150,15 @@ class Line:
 
     @cached_property
     def by_rollout(self) -> tuple[Ints, Floats]:
-        """The rollouts, in order, and the mean of x^2 / L in each."""
+        """The numbers of the rollouts, in order, and the mean in each of x^2 / L, x the line's log-ratio."""
         number, code = np.unique(self.rollout, return_inverse=True)
         return number, np.bincount(code, self.size) / np.bincount(code)
 
     def rise(self) -> tuple[float, float]:
-        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first, and its
-        root mean square there, in nats.
+        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first quarter,
+        and its root mean square in the last quarter, nats.
 
-        The first is 1 where fewer than ``SERIES`` rollouts, or no steady rise over them (Kendall, 1 in 1000), show it.
+        The first number is 1 with fewer than ``SERIES`` rollouts, or if x^2 / L does not rise over them (`rises`).
         """
         number, mean = self.by_rollout
         quarter = max(len(number) // 4, 1)
@@ -168,7 +168,8 @@ class Line:
         return last / first if steady else 1.0, last
 
     def since(self) -> int | None:
-        """Return the first rollout in which x / sqrt(L) is more than half as large as in all rows; None without one."""
+        """Return the first rollout with a root mean square of x / sqrt(L) above half of that of all rows; None without
+        one."""
         number, mean = self.by_rollout
         large = number[mean > self.rms**2 / 4]
         return int(large[0]) if len(large) else None

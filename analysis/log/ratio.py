@@ -52,13 +52,13 @@ _CLIP = {name: name for name in ("lo", "hi", "drift", "band_accept", "side", "mu
 _CORRECTION = {name: f"correction_{name}" for name in ("lo", "hi", "drift", "side")} | {
     "multiplier": "correction_weight"
 }
-"""Columns of the log that say what a correction did, by the field of `Rows` that holds each. The correction's factor
-takes the place of the multiplier M."""
+"""By field of `Rows`: the column of the log that says what a correction did. The correction's factor takes the place
+of the multiplier M."""
 
 
 @dataclass(frozen=True)
 class LoggedRatio:
-    """The columns of a log that hold the log-ratio that is analysed, and those that say what a rule on this ratio did.
+    """The log-ratio that is analysed (S, E or D + E), with the names of the log's columns about it.
 
     The default is the update's ratio S.
 
@@ -71,8 +71,8 @@ class LoggedRatio:
     sum_sq, k3_sum : str
         Columns with the sums over a response's tokens of s^2 and of k3 = e^s - 1 - s, s the token log-ratio.
     done : mapping of str to str
-        Columns that say what the run's own rule on the ratio did, by the field of `analysis.log.rows.Rows` that holds
-        each; empty if no rule of the run acts on the ratio.
+        By name of a field of `analysis.log.rows.Rows` (lo, side, ...): the log's column that the field is read from.
+        These columns say what the run's rule on this ratio did. Empty if the run has no such rule.
     """
 
     on: Ratio = "update"

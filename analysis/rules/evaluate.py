@@ -199,7 +199,7 @@ def make_cases(
 
 
 def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
-    """Make the cases of verl's criteria (`CRITERIA`), one for each share in ``targets`` that it accepts; none for S."""
+    """Make the cases of verl's criteria (`CRITERIA`), each with bounds that accept a target share; none for S."""
     criteria = CRITERIA.items() if on in CORRECTED else ()
     return [
         Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)

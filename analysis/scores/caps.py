@@ -14,8 +14,8 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Adds up, over updates, inner products of the bins' vectors A psi over pairs of responses to different prompts,
-    the numbers of pairs, squared norms, numbers of responses, and the weights."""
+    """Adds up for ``number`` bins, over updates, inner products of vectors A psi over pairs of responses to different
+    prompts, the numbers of pairs, squared norms, numbers of responses, and the weights."""
 
     def __init__(self, number: int) -> None:
         self.number = number

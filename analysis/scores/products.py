@@ -263,7 +263,8 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates. The jackknife computes a ratio again without each prompt."""
+    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt. ``update``
+    and ``prompt`` (C,) say which, ``quantile`` is the half-width of an interval in standard errors."""
 
     update: Ints
     prompt: Ints
@@ -370,7 +371,7 @@ class CosineColumns:
         return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
-        """Return the mean cosine over ``columns`` and its Fisher z interval.
+        """Return the mean over ``columns`` of the cosine in row ``k`` of `value`, and its Fisher z interval.
 
         The columns are one rule, or the draws of a control that drops responses at random. The cosine is NaN
         where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0 with some prompt
@@ -403,9 +404,8 @@ class CosineColumns:
         return ""
 
     def _bin(self, k: int, column: int) -> int:
-        """Return the row of the cosines (K bins, all bins together, the smallest of the bins) that row ``k`` copies.
-
-        It is ``k`` itself, or for the last row the bin with the smallest cosine."""
+        """Return the row of the cosines (K bins, all bins together, the smallest of the bins) that row ``k`` copies:
+        ``k`` itself, or for the last row the bin with the smallest cosine."""
         if k < len(self.value) - 1:
             return k
         found = self.of_bins([column])[:, 0]

@@ -31,8 +31,8 @@ from fspo.stats.clusters import dense
 class Vectors(NamedTuple):
     """The vectors A psi (n, D) of n rows, made for the rows that are asked for: ``vectors[at]``, float64.
 
-    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the numbers of the n rows in it
-    and what their scores are multiplied by.
+    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the indices of the n rows in
+    it, and what their scores are multiplied by.
     """
 
     psi: NDArray[np.float32]
@@ -50,7 +50,7 @@ class Vectors(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoredWindow:
-    """The rows of one block and one use (`first` or `reused`) that have a score and A != 0.
+    """The rows with a score and A != 0 of one block, of the first epoch (use `first`) or of later ones (`reused`).
 
     Attributes
     ----------
@@ -58,8 +58,8 @@ class ScoredWindow:
     vectors : Vectors (n, D)
         A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
         the factor of a correction multiplies the gradient beside exp(S).
-    bins, update : int arrays (n,)
-        Bin of each row, and number of the row's update within the block.
+    window, bins, update : int, int arrays (n,)
+        First rollout of the block; bin of each row, and number of the row's update within the block.
     """
 
     window: int

@@ -102,7 +102,7 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Rows of one use (`first` or `reused`) with their bins, blocks and cluster numbers, arrays (N,)."""
+    """Rows of the first or of later epochs, with the number of each row's bin, block and cluster, arrays (N,)."""
 
     rows: Rows
     bins: Ints
@@ -169,7 +169,7 @@ class Means:
 
 
 def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally, sums: Sums, i: int) -> None:
-    """Add the rows of one case and one kind of acceptance (``measure``: band, update or weight) to the tables."""
+    """Add the rows of case number ``i`` and one acceptance (``measure``: band, update or weight) to the tables."""
     bins, rate = tally.layout.bins, rate_of(measure)
     column, reason = sums.columns.get((i, measure, case.subset)), sums.reasons.get((i, rate), "")
     left_out = _left_out(sums, i, rate, case.subset, 0.0 if column is None else float(column.rows.sum()))
@@ -265,7 +265,7 @@ def acceptance_rows(
     bins: Bins,
     weights: tuple[Floats, Floats] | None = None,
 ) -> list[AcceptanceRow]:
-    """Make the rows of the table acceptance, by bin and overall.
+    """Make the rows of the table acceptance, by bin and overall; ``view`` holds the bins' mean lengths.
 
     For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w by group of clusters and bin (G, K)
     and of their squares by bin (K,). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the n
@@ -294,11 +294,11 @@ def acceptance_rows(
 
 
 def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
-    """Make rows of the table acceptance, measure `FACTOR`, for the factors that the run's own correction on tokens left
-    the responses, which are read from the log's column ``correction_weight``.
+    """Return the rows of the table acceptance, by bin, for the measure `FACTOR`: the mean of the factors that the run's
+    own correction on tokens left the responses, which the log's column ``correction_weight`` holds.
 
-    The result is empty if the run has no correction on the analysed ratio, and if its correction acts on sequences: the
-    factors of such a correction follow from a response's log-ratio and length, as those of the other rules do.
+    The result is empty if the run's correction acts on sequences, or if it has none on the analysed ratio. What a
+    correction on sequences leaves follows from a response's log-ratio and length, so the other rows tell it.
     """
     if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
         return []

@@ -7,11 +7,10 @@ adds these vectors with the weights w, the clipped gradient g_clip of a rule wit
 its updates before the cosine divides them.
 
 Intervals come from a jackknife that deletes one cluster at a time; the updates are its strata. It works on Fisher's z
-of a cosine. A cluster is a rollout's prompt. It
-stays one cluster if its responses are in several updates, because minibatches split a group or because of a further
-epoch. The error that sketching adds to a cosine is part of its interval. The intervals are about the *same-batch*
-cosine at the log's number of responses an update. g_clip and g share their noise, so the same-batch cosine is higher
-than the cosine with a population (analysis.tables.population).
+of a cosine. A cluster is a rollout's prompt. It stays one cluster if its responses are in several updates, because
+minibatches split a group or because of a further epoch. The error that sketching adds to a cosine is part of its
+interval. The intervals are about the *same-batch* cosine at the log's number of responses an update. g_clip and g share
+their noise, so the same-batch cosine is higher than the cosine with a population (analysis.tables.population).
 
 If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine or the rollout-policy log-ratio, and the
 vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the unclipped gradient weights each
@@ -41,10 +40,10 @@ from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
 
 
 class CosineRow(NamedTuple):
-    """Cosine of the clipped and the unclipped gradient on the same batch: one row for each rule, use and bin.
+    """Cosine of the clipped and the unclipped gradient of the same responses: one row for each rule, use and bin.
 
-    Every clip rule takes the common weight exp(S). The rule random drops as many responses at random: the mean over
-    draws. Empty for a run without scores. docs/theory.md section 5.
+    Use is the first epoch or later epochs. Every clip rule takes the weight exp(S). The rule random drops as many
+    responses at random; its row is the mean over draws. Empty for a run without scores. docs/theory.md section 5.
     """
 
     case: CaseKey
@@ -158,7 +157,7 @@ class CosineTable:
 
 class _Use:
     """Collects the inner products of clipped and unclipped gradients, of all rules and of the random control's draws,
-    update by update, for one use (`first` or `reused`)."""
+    update by update, for the first epoch or for later ones."""
 
     def __init__(self, number: int) -> None:
         self.inner, self.left, self.right = Products(), Products(), Products()

@@ -73,7 +73,7 @@ class StrataSums:
         Numerator and denominator of each rule's acceptance in a bin. If the rule drops, they are the number of kept
         responses and the number of all responses (a_upd), else the sums of M w and of w (b).
     g : array (U, K, D)
-        Sum of the true gradients w A psi.
+        Sum of the unclipped gradients w A psi.
     g_clip : array (B, U, K, D)
         Sum of the clipped gradients M w A psi of each rule.
     direct : array (B, U, D)
@@ -223,7 +223,7 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
 
 
 def in_own_span(gram: Floats) -> Floats:
-    """Express n vectors in an orthonormal basis of their span (n, n), from their inner products (n, n), which stay."""
+    """Express n vectors in an orthonormal basis of their span, (n, n); ``gram`` (n, n) holds their inner products."""
     values, basis = np.linalg.eigh(gram)  # in a fifth of the time of a QR decomposition
     return basis * np.sqrt(np.maximum(values, 0.0))
 

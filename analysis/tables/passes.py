@@ -25,8 +25,8 @@ from fspo.stats.bins import Bins
 
 @dataclass
 class Found:
-    """Results of one pass over the log: sums for the acceptance tables by use (`first`, `reused`), rows of the table
-    over_time, and notes."""
+    """Results of one pass over the log: sums for the acceptance tables by epoch (`first`, `reused`), rows of the
+    table over_time, and notes."""
 
     uses: dict[str, Sums] = field(default_factory=dict)
     over_time: list[OverTimeRow] = field(default_factory=list)

@@ -129,7 +129,8 @@ class PopulationTable:
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
     def take_cases(self, cases: list[Case]) -> None:
-        """Evaluate the same rules on the blocks added next, with ranges that another run's target gives them."""
+        """Take ``cases``, the same rules at ranges that another run's target gave them, for the blocks that are added
+        next."""
         uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
         unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
@@ -338,9 +339,9 @@ def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats])
 def _ratio(
     quantity: str, values: dict[str, tuple[Floats, Floats]]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return the numerator and the denominator of one quantity of the table population: the cosine of clipped and true
-    update, or the squared bias, variance or mean squared error of the clipped gradient. Each is a pair: the value from
-    all prompts, and the values of the replicates."""
+    """Return the numerator and the denominator of one quantity of the table population: the cosine of clipped and
+    unclipped gradient, or the squared bias, variance or mean squared error of the clipped gradient. Each is a pair: the
+    value from all prompts, and the values of the replicates."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

@@ -93,8 +93,8 @@ def direction(cosine: pd.DataFrame, on: str = "update") -> str:
 
 
 def fair_exponents(scaling: pd.DataFrame) -> list[str]:
-    """Return a line with the exponent at which a range clips all lengths alike, of both signs of A and of each; no line
-    where the table has none.
+    """Return a line with the exponent at which a range clips all lengths alike, of both signs of A and of each. The
+    list is empty if the table has no such exponent.
     """
     if scaling.empty:
         return []
@@ -119,7 +119,7 @@ def _span(low: float, high: float, partition: Partition) -> str:
 
 
 def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of responses in the first epoch, and of a rule one way outside its range."""
+    """Return the rows of the first epoch, with a rule's treatment outside the band in ``PLAIN`` or as trained."""
     if table.empty:
         return table
     return table.loc[(table["use"] == "first") & (table["outside"].isin(PLAIN) | (table["source"] == "trained"))]
@@ -146,7 +146,7 @@ def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:
 
 
 def _same(table: pd.DataFrame, row: pd.Series) -> Any:
-    """Return which rows of a table are of the rule, range and treatment outside it of a row of another table."""
+    """Return which rows of ``table`` have the rule, the source of its range and the target of ``row``."""
     of_target = table["target"].eq(row["target"]) | (table["target"].isna() & pd.isna(row["target"]))
     return table["rule"].eq(row["rule"]) & table["source"].eq(row["source"]) & of_target
 
