@@ -43,11 +43,10 @@ class Line:
     ----------
     x, L : float array (N,)
         Log-ratio and length of each row; rows whose x is not finite are left out.
-    rollout : int array (N,)
+    rollout, response : int array (N,)
+        Numbers of each row's rollout and response; ``response`` is optional.
     k3 : float array (N,), optional
         The k3 of ``x``, NaN where unknown.
-    response : int array (N,), optional
-        Number of each row's response.
 
     Attributes
     ----------
