@@ -24,7 +24,7 @@ Source = str | Path | pd.DataFrame
 
 @contextmanager
 def _run_folder(source: Source, columns: Mapping[str, str] | None) -> Iterator[Path]:
-    """Yield a run folder: the given one, or one in a temporary folder that a table or another log was imported into."""
+    """Yield ``source`` if it is a run folder, else a temporary run folder into which ``source`` was imported."""
     if not isinstance(source, pd.DataFrame) and (Path(source) / run_folder.GRADLOG).is_dir():
         yield Path(source)
         return

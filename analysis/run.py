@@ -45,7 +45,7 @@ part that was done since the last call (default 1).
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
-    """Return the bins for all runs: the given edges, or quantiles of the coordinates of all runs together."""
+    """Return the bins for all runs: by the edges in ``options``, or quantiles of the coordinates of all runs."""
     return make_bins(np.concatenate([run.rows.coordinate for run in runs]), options.bins, options.edges)
 
 
@@ -101,8 +101,8 @@ TableRows = dict[str, list[Any]]
 def _scored(
     run: Run, bins: Bins, options: Options, cases: list[Case], width: float
 ) -> tuple[TableRows, dict[str, Any], Notes]:
-    """Make the tables that need scores; return them, the counts of scores and updates, and notes on unreadable
-    scores."""
+    """Make the tables that need scores, of sketches of effective ``width``. Return them, the counts of scores and
+    updates, and notes on unreadable scores."""
     key = RunKey.of(run)
     tables = {
         "cosine": CosineTable(key, bins, cases, options.targets, options.draws, options.seed, width),
@@ -142,7 +142,7 @@ def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int,
 
 
 def _without_a_range(tally: Tally) -> Notes:
-    """Return a warning that says how many blocks have no range that gives a target, and their number."""
+    """Return a warning that says in how many blocks no range gives a target, and a count of these blocks."""
     found = [windows for sums in tally.uses.values() for windows in sums.no_range.values()]
     number = len(set().union(*found))
     words = f"{number} {'block' if number == 1 else 'blocks'} of rollouts: no range at the clip rate for some rules"
@@ -156,7 +156,7 @@ def analyse_runs(
     progress: Progress = lambda part, share=1.0: None,
     workers: str | None = None,
 ) -> dict[Path, dict[str, Any]]:
-    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder.
+    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder (see `analyse`).
 
     Raises
     ------

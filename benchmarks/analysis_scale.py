@@ -46,7 +46,7 @@ WIDTH = 2048
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.random.Generator) -> None:
-    """Write the simulated rows of one rollout to a log. If the log has sketches, every row gets a random one.
+    """Write the simulated rows of one rollout of ``prompts`` prompts. If the log has sketches, each row gets one.
 
     S of each response is 0 in the first update. Each later update adds to it a normal random number with mean
     -L SIGMA^2 / 2 and variance L SIGMA^2, where L is the response's length.
@@ -80,7 +80,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.ran
 
 
 def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> Path:
-    """Write the gradient log of a simulated run with about ``rows`` rows, and return the run's folder."""
+    """Write a simulated run of about ``rows`` rows, with sketches of ``width`` entries (0: none); return its folder."""
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
     rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
@@ -144,7 +144,7 @@ def commands(run: Path) -> dict[str, Any]:
 
 
 def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
-    """Write simulated logs to the folder; time `fspo analyse` and `fspo doctor` on them."""
+    """Time `fspo analyse` and `fspo doctor` on simulated logs of at most ``most`` rows, and on ``scored`` sketches."""
     whole = write_log(folder / f"rows-{most}", most)
     by_rows, doctor = [], []
     for rows in (most // 1000, most // 100, most // 10, most):

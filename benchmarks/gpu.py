@@ -189,7 +189,7 @@ def correctness(at: Place) -> Found:
 
 
 def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
-    """Return the options of a run on even-tokens of a model with random weights, bfloat16, without LoRA."""
+    """Return the options of a run on even-tokens: model of the shape ``shape``, random bfloat16 weights, no LoRA."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=at.tiny,
@@ -233,7 +233,7 @@ def forward_flop(shape: PretrainedConfig, parameters: int, lengths: np.ndarray) 
 
 
 def matmul_rate(device: torch.device, size: int) -> float:
-    """Return the FLOP/s that the device reaches in a bfloat16 product of two square matrices: the best of 10."""
+    """Return the FLOP/s that the device reaches in a bfloat16 product of two (size, size) matrices: the best of 10."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     taken = []
     for _ in range(10):

@@ -192,7 +192,7 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return the colour and marker of each rule in ``known`` as the argument ``mapped`` of `dots`."""
+    """Return the argument ``mapped`` of `dots` that gives rules the colours and markers of ``known``, by ``column``."""
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 

@@ -22,7 +22,7 @@ def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2
 
 
 def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D]:
-    """Return a legend's marks of rules by label: each rule's colour and marker, and its line style if ``lines``."""
+    """Return a legend's marks of the rules ``known`` by label: colour, marker and, if ``lines``, line style."""
     return {
         rule_label(rule): key(k.color, k.marker, linestyle=k.linestyle if lines else "none")
         for rule, k in known.items()
@@ -36,7 +36,7 @@ def outside_keys(shown: Iterable[str]) -> dict[str, Line2D]:
 
 
 def legend_columns(labels: Iterable[str], style: Style) -> int:
-    """Return the number of columns of a legend that fits the figure's width, with rows of nearly equal size."""
+    """Return in how many columns a legend of ``labels`` fits the figure's width, with rows of nearly equal size."""
     printed = [len(re.sub(r"\\[a-zA-Z]+", "x", re.sub(r"[${}_^\s]", "", text))) for text in labels]
     most = max(1, min(len(printed), int(style.width / (0.38 + 0.046 * max(printed)))))
     return -(-len(printed) // -(-len(printed) // most))
@@ -125,7 +125,7 @@ def matrix(
     sharex: Any = False,
 ) -> Figure:
     """Return a figure with a row of panels for each value of the column ``panel``, and in each row a panel for each
-    value of ``column`` that ``names`` maps to a title. A panel without rows is left out.
+    value of ``column`` that ``names`` maps to a title. A panel without rows of ``found`` is left out.
 
     Parameters
     ----------

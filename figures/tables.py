@@ -169,7 +169,7 @@ def need(frame: Frame, why: str) -> Frame:
 
 
 def reasons(frame: Frame) -> str:
-    """Return the distinct reasons that a table gives for its missing values, at most three, as text for a message."""
+    """Return at most three distinct reasons of a table's column ``reason`` (why a value is missing), as one text."""
     if "reason" not in frame:
         return "no reason given"
     texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)})

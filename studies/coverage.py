@@ -83,8 +83,8 @@ def designs() -> Iterator[Design]:
 
 
 def effects(rng: np.random.Generator, design: Design, share: float) -> Floats:
-    """Draw a standard normal number for each response (prompts, responses); the part ``share`` of the variance is
-    common to all responses to one prompt."""
+    """Draw a standard normal number for each response (prompts, responses) of a design; the part ``share`` of the
+    variance is common to all responses to one prompt."""
     own = rng.standard_normal((design.prompts, design.responses))
     return np.sqrt(share) * rng.standard_normal((design.prompts, 1)) + np.sqrt(1 - share) * own
 

@@ -106,7 +106,7 @@ def train_missing(folder: Path) -> list[Path]:
 
 
 def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
-    """Yield a row for each check and severity that was found in a sound run, and one for any alarm at all."""
+    """Yield a row for each check and severity found in a sound run (simulated or ``trained``), and one for any."""
     simulated = []
     for i, plan in enumerate(tqdm(HEALTHY, desc="sound runs")):
         run = write_simulated_run(folder / f"run{i}", plan, FIRST_SEED + i)

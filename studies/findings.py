@@ -78,7 +78,7 @@ def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[Planned
 
 
 def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
-    """Return the tables with the rows of a finished run."""
+    """Return ``tables`` with the rows of the finished run ``run`` appended."""
     of, key = run.job, SeedKey(run.task, run.runs, run.seed)
     rows: dict[str, Sequence[Any]] = {"estimates": measure(of.run, run.task, run.runs, run.arm, run.seed, of.rollouts)}
     rows |= dict(zip(("numbers", "bins", "rollouts"), describe(of.run, key, run.arm, of.rollouts), strict=True))
@@ -91,7 +91,7 @@ def add(tables: dict[str, Frame], run: PlannedRun) -> dict[str, Frame]:
 
 
 def means(name: str, table: Frame) -> Frame:
-    """Return the mean over seeds of each number of a table, with its interval and standard deviation.
+    """Return the mean over seeds of each number of the table ``name``, with its interval and standard deviation.
 
     A bin's mean length is the mean of its seeds' means. A slope of the log clip rate also gives the factor of the clip
     rate for each doubling of the length.
@@ -246,7 +246,7 @@ PANELS = {
 
 
 def of_arm(name: str) -> Look:
-    """Return how an arm is drawn: in its rule's colour, with a mark and dashes for default and for wide ranges."""
+    """Return how the arm ``name`` is drawn: in its rule's colour, with marks and dashes for default and wide ranges."""
     for end, marker, dashes in (("-default", "P", (1.0, 1.6)), ("-wide-above", "v", (4.0, 1.6))):
         if name.endswith(end):
             return Look(of_arm(name.removesuffix(end)).color, marker, dashes)

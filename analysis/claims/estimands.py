@@ -83,7 +83,8 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "upda
 
 
 def clipped_by_learnt(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) a rule clips that learns from earlier updates: none of the first update."""
+    """Return which of the rows (N,) a rule clips that learns from earlier updates. Of the first update, before which it
+    has learnt nothing, it clips none."""
     online, clipped = OnlineRule(rule), np.zeros(len(rows), bool)
     for number, step in enumerate(np.unique(rows.step)):
         at = np.flatnonzero(rows.step == step)
@@ -121,9 +122,8 @@ def slope(clipped: NDArray[np.bool_], length: Floats) -> float:
 
 
 def rates_by_sign(clipped: NDArray[np.bool_], A: Floats) -> tuple[float, float]:
-    """Return the clip rates of the responses with A < 0 and with A > 0; half a clip is added to both counts, so that
-    their ratio is finite.
-    """
+    """Return the clip rates of the responses with A < 0 and with A > 0, from ``clipped`` (N,) and A (N,). Half a clip
+    is added to both counts, so that the ratio of the rates is finite."""
     below, above = ((np.sum(clipped & some) + 0.5) / (np.sum(some) + 1) for some in (A < 0, A > 0))
     return float(below), float(above)
 
@@ -175,7 +175,7 @@ def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int
 
 
 def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -> bool:
-    """Return whether estimates hold the numbers of a run; the arguments are those of `measure`."""
+    """Return whether ``estimates`` has numbers of a run already; the other arguments are those of `measure`."""
     same = (estimates.task == task) & (estimates.runs == runs) & (estimates.seed == seed)
     return bool((same if runs in OFFLINE else same & (estimates.rule == rule)).any())
 

@@ -217,7 +217,7 @@ class Follower:
         return True
 
     def _look(self, number: int, files: Sequence[LogFile]) -> RolloutView:
-        """Read one rollout of the log, and add its kept responses to the sums over all rollouts."""
+        """Read rollout ``number`` from its files, and add its responses to the sums over all rollouts."""
         log = read_files([(file, None) for file in files], COLUMNS, ("train",))
         run, panels = self._load(number), dict[str, Floats]()
         if run is not None:
@@ -242,14 +242,14 @@ class Follower:
         return RolloutView(number, len(log), panels)
 
     def _load(self, number: int, on: Ratio = "update") -> Run | None:
-        """Return a rollout's rows for the analysis of the log-ratio ``on``; None if `load_run` finds no row for it."""
+        """Return rollout ``number``, read for the log-ratio ``on``; None if `load_run` finds no row for it."""
         try:
             return load_run(self.path, LENGTH, on, (number, number))
         except UserError:
             return None
 
     def _means(self, length: Floats, values: np.ndarray) -> Floats:
-        """Return the mean of ``values`` (N,) by bin and over all lengths (K+1,); NaN where there is none."""
+        """Return the mean of ``values`` (N,) by bin of ``length`` and of all (K+1,); NaN where there is none."""
         assert self.bins is not None
         place, number = self.bins.index(length), len(self.bins)
         sums, rows = totals(place, number, values), totals(place, number)
@@ -257,8 +257,8 @@ class Follower:
             return np.append(sums, sums.sum()) / np.append(rows, rows.sum())
 
     def _add(self, rows: Rows, cut: np.ndarray) -> None:
-        """Keep sums by cluster and bin (C, K) over responses in the first epoch whose A is not 0: count, kept,
-        length."""
+        """Keep sums over responses of the first epoch with A != 0, by cluster and bin (C, K): their number, of those
+        that ``cut`` (N,) does not mark as clipped, and of lengths."""
         assert self.bins is not None
         at = np.flatnonzero((rows.used == 0) & np.isfinite(rows.A) & (rows.A != 0))
         cluster, place = dense(rows.cluster[at]), self.bins.index(rows.length[at])

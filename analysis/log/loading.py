@@ -226,7 +226,7 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
 
 
 def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRatio = UPDATE) -> list[str]:
-    """Return warnings with the numbers of rows left out as not finite, repeated, copied or without a coordinate.
+    """Return warnings from ``counts``: rows left out as not finite, repeated, copied or without a coordinate.
 
     Also warn if the log-ratio is 0 in every row, or if scores failed when they were taken.
     """

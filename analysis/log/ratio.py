@@ -83,7 +83,7 @@ class LoggedRatio:
 
     @staticmethod
     def find(on: str, logged: Iterable[str], header: Mapping[str, Any]) -> LoggedRatio:
-        """Find the logged columns that hold a log-ratio (update, engine or behaviour).
+        """Find the columns of the log-ratio ``on`` among the ``logged`` ones; the log's ``header`` names rules.
 
         A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the policy lag D, so its engine
         ratio E is used as the rollout-policy ratio D + E.

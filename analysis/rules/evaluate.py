@@ -151,7 +151,7 @@ def make_cases(
     states: Mapping[str, Mapping[int, Rule]] | None = None,
     on: Ratio = "update",
 ) -> list[Case]:
-    """Make the counterfactual cases: each band at its preset's range and at ranges calibrated to target acceptances.
+    """Make the counterfactual cases: each band at its preset's range and at ranges calibrated to each of ``targets``.
 
     The band of fspo is evaluated with each treatment of responses outside it (drop, truncate, cap), every other band
     with its preset's.

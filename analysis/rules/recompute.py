@@ -163,7 +163,7 @@ def recompute(
 
 
 def ratio(columns: Columns, which: str) -> Floats:
-    """Return one of the log-ratios update, engine and behaviour of each row (N,), nats; NaN if not logged."""
+    """Return the log-ratio ``which`` (update, engine or behaviour) of each row (N,), nats; NaN if not logged."""
     found = _get(columns, RATIO_COLUMNS[which].log_ratio)
     if which == "behaviour" and not np.isfinite(found).any():  # format version 1.0 logs no rollout-policy ratio: take E
         return _get(columns, RATIO_COLUMNS["engine"].log_ratio)

@@ -227,7 +227,7 @@ class Sums:
 
 
 def add(sums: dict[Any, Any], key: Any, found: Denominators | Numerators) -> None:
-    """Add sums over further rows to those under ``key``."""
+    """Add ``found``, sums over further rows, to the sums under ``key``."""
     if key not in sums:
         sums[key] = found._make(x.copy() for x in found)  # copies, because later blocks are added in place
         return
@@ -276,14 +276,14 @@ class Tally:
         place[nonzero] = np.arange(len(nonzero))
 
         def banded(i: int, outside: Ints) -> None:
-            """Add to the sums of band acceptance; ``outside`` holds the indices of the rows outside the band."""
+            """Add to the band acceptance of case ``i``; ``outside`` holds the indices of the rows outside the band."""
             some = place[outside]
             add(sums.of_cases, (i, "band", "all", "one"), whole.numerators(outside))
             add(sums.of_cases, (i, "band", "nonzero", "one"), acting.numerators(some[some >= 0]))
 
         def updated(i: int, cut: Ints, kind: str, y: Floats) -> None:
-            """Add to the sums of update and weight acceptance; ``cut`` holds the clipped rows' indices among the rows
-            with A != 0, and ``y`` what is left of their weights."""
+            """Add to the update and weight acceptance of case ``i``, whose weight is ``kind``; ``cut`` holds the
+            clipped rows' indices among the rows with A != 0, and ``y`` what is left of their weights."""
             add(sums.of_cases, (i, "update", "nonzero", "one"), acting.numerators(cut))
             add(sums.of_cases, (i, "weight", "nonzero", kind), acting.numerators(cut, kind, y))
 

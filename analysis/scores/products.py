@@ -94,8 +94,8 @@ class UpdateGram:
         return out.reshape(self.clusters, self.number, -1)
 
     def _sums(self, left: Floats, right: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return three sums of left_i right_j <v_i, v_j> over pairs of responses, for each prompt, (C, K+1, R): i to
-        this prompt and j to another one, j to this prompt and i to another one, both to this prompt."""
+        """Return for each prompt three sums (C, K+1, R) of left_i right_j <v_i, v_j>, v_i the vector A psi of response
+        i: over pairs (i to this prompt, j to another), (j to this prompt, i to another), (both to this prompt)."""
         found = []
         for place, (between, within) in enumerate(self._pairs):
             rows = left * (between @ right)
@@ -271,8 +271,8 @@ class Judge:
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Say why an estimated squared norm cannot be a denominator (it is not clearly above 0); return "" if it
-        can."""
+        """Say why the squared norm of ``what``, estimated as ``value``, is no denominator (it is not clearly above 0);
+        "" if it is one."""
         half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"

@@ -174,7 +174,7 @@ def near_edge(beyond: Floats) -> Floats:
 
 
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
-    """Return the `fair_exponent` with its interval over clusters; ``cluster`` (N,) is each response's cluster.
+    """Return the `fair_exponent` and its interval over clusters. ``cluster`` (N,) is each response's cluster.
 
     The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
     slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.

@@ -133,7 +133,7 @@ def squared_interval(estimate: float, at_0: float, slope: float, t: float) -> tu
 
 
 def degrees(influence: Floats) -> float:
-    """Return the degrees of freedom (Satterthwaite) of a variance that is the sum of squared influences (C,), one for
+    """Return the degrees of freedom (Satterthwaite) of a variance, the sum of squares of ``influence`` (C,), one for
     each cluster: few if few clusters make most of the sum. They are at least 4."""
     squares = influence**2
     total = float(squares.sum())
@@ -142,7 +142,7 @@ def degrees(influence: Floats) -> float:
 
 
 def usable(found: Ratios) -> np.ndarray:
-    """Return for each bin (K,) whether it has at least ``BIN_CLUSTERS`` clusters."""
+    """Return for each bin (K,) of ``found`` whether it has rows of at least ``BIN_CLUSTERS`` clusters."""
     return found.clusters[: found.rows.shape[1]] >= BIN_CLUSTERS
 
 
@@ -154,7 +154,7 @@ def number_showing(found: Ratios) -> int:
 
 
 def _unusable(found: Ratios) -> str:
-    """Say why there is no LRE; "" if there is one."""
+    """Say why no LRE can be estimated from ``found``; "" if one can."""
     bins, used = found.rows.shape[1], usable(found)
     if used.sum() < 2:
         return f"too little data: fewer than 2 bins with {BIN_CLUSTERS} clusters"

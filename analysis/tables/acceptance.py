@@ -198,7 +198,7 @@ def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally
 
 
 def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str:
-    """Return a text that says which share of the rows the case leaves out; "" if it leaves out none.
+    """Return a text that says which share of the rows case number ``i`` leaves out; "" if it leaves out none.
 
     Rows are left out if no range gives the case's target acceptance in their block. The text also says why no range
     does in the first of these blocks. ``counted`` is the number of rows that are not left out.
@@ -224,7 +224,7 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
 
 
 def _slope(column: CaseCounts, some: np.ndarray, unusual: int) -> Slope:
-    """Return the slope of acceptance on log2 of the length over all rows.
+    """Return the slope of acceptance on log2 of the length over the groups of clusters that ``some`` (G,) marks.
 
     ``unusual`` is the number of clusters with a row of the rarer outcome, as `_unusual` counts them.
     """

@@ -101,7 +101,7 @@ class BinKey(NamedTuple):
 
     @staticmethod
     def of(bins: Bins, k: int, mean: float) -> BinKey:
-        """Return the columns that name bin ``k``, with values; -1 and the number of bins both stand for all bins."""
+        """Return the columns that name bin ``k``, with its ``mean``; -1 and the number of bins both mean all bins."""
         k = -1 if k == len(bins) else k
         return BinKey(k, *bins.limits(k), mean)
 

@@ -126,8 +126,8 @@ def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the rules to print, each with its name and its rows of the bins: first the one that trained, then those at
-    an equal clip rate, from the lowest one on; corrections also at their default ranges.
+    """Yield the rules to print, each with its label and its rows of ``rates``, one for each bin: first the one that
+    trained, then those at an equal clip rate, from the lowest one on; corrections also at their default ranges.
     """
     word = "masked" if on in CORRECTED else "clipped"
     told = rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
@@ -152,7 +152,7 @@ def _same(table: pd.DataFrame, row: pd.Series) -> Any:
 
 
 def _rates(rows: pd.DataFrame, slope: float, low: float, high: float) -> list[str]:
-    """Return the cells of a rule: both clip rates, the ratio of the longest's to the shortest's, and the slope."""
+    """Return a rule's cells: clip rates of first and last bin, their ratio, and the slope [``low``, ``high``]."""
     few, many = 1 - rows.sort_values("bin")["estimate"].iloc[[0, -1]]
     ratio = _number(many / few) if few > 0 else "-"
     points = "-" if math.isnan(low) else _interval(*(-100 * value for value in (slope, high, low)), form="+.1f")
@@ -168,7 +168,7 @@ def _number(value: float) -> str:
 
 
 def _interval(value: float, low: float, high: float, form: str = ".2f") -> str:
-    """Return a number with its interval, or alone if that is not known; "-" without a number."""
+    """Return ``value`` with the interval [``low``, ``high``] if that is known, in the format ``form``; "-" if NaN."""
     if math.isnan(value):
         return "-"
     ends = "" if math.isnan(low) or math.isnan(high) else f" [{low:{form}}, {high:{form}}]"

@@ -122,8 +122,8 @@ def warnings(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return a table row for each issue that the doctor found, worst first; and for each run without one, a row that
-    says so."""
+    """Return a table row for each issue in the doctor's answers (``diagnoses``), worst first; and for each run without
+    an issue, a row that says so."""
     rank = ("critical", "warning", "info")
     found: list[Row] = []
     for diagnosis in diagnoses:
@@ -180,7 +180,7 @@ def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(heading: str, rows: Sequence[Mapping[str, Any]], left: str = "", most: int = MOST_ROWS) -> dict[str, Any]:
-    """Return rows as values for the page's template; the columns are the keys in the order of their first appearance.
+    """Return a table as values for the page's template; columns are the rows' keys, in order of first appearance.
 
     ``left`` is said where the page shows only the first ``most`` rows.
     """
