@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,11 +21,11 @@ from figures.__main__ import main as figures
 from figures.page.command import main as report
 from fspo.base.errors import run_cli
 from fspo.evaluate import __main__ as evaluate
-from fspo.gradlog import GradLogWriter
 from fspo.plan import __main__ as plan
 from fspo.rules import preset
 from fspo.train import __main__ as train
 from proofs_check.__main__ import main as proofs_check
+from tests.analysis.conftest import Plan, write_log
 
 HUGE = str(2**70)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(paper_repro.__file__).parent)}
@@ -79,6 +78,8 @@ train --correction.range_lo 0.1 -> set correction.preset
 train --correction.preset mis --correction.range_lo 2 -> at most 1 (no lower edge)
 train --correction.preset tis --correction.range_lo .5 -> set outside='mask'
 train --log.length_edges [1,5,5] -> log.length_edges
+train --log.length_edges [] -> length_edges
+train --log.score_minibatches [-5] -> names update -5
 train --log.score_minibatches [8] -> names update 8, but a rollout has the updates 0 to 7
 train --model.lora.rank 0 -> model.lora.rank is 0: use 1 or more
 train --task.options [1] -> option task.options: Expected a <class 'dict'>
@@ -91,11 +92,19 @@ train --output file -> --output file is a file: name a folder
 train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
 train --output begun -> begun holds a run already (config.yaml): add --resume true
 plan --machine.gpus {huge} -> machine.gpus
+plan --machine.gpus 0 -> machine.gpus is 0: use 1 or more
+plan --machine.gpu 2 -> did you mean --machine.gpus
+plan --machine.memory 1e400 -> machine.memory is inf: use 1000000 or less
+plan --model.name_or_path /nowhere/model -> no shape of '/nowhere/model': give a folder with config.json
 plan --machine.memory .nan -> machine.memory is nan: use a number above 0
 evaluate m --temperature .nan -> temperature is nan
 evaluate m --output "" -> is empty
 evaluate m --benchmarks math500@x -> did you mean 'math500'
 evaluate m --benchmarks "" -> --benchmarks is empty
+evaluate m --benchmarks , -> --benchmarks is empty
+evaluate m --benchmarks maths500 -> unknown benchmark 'maths500': did you mean 'math500'
+evaluate m --benchmarks math500,x/math500.jsonl -> two of --benchmarks have the same name
+evaluate m --benchmarks none.jsonl -> no file none.jsonl
 evaluate m --no-such 1 -> no-such
 analysis -> runs
 analysis missing -> missing
@@ -201,7 +210,10 @@ repro --output foreign-repro -> none that fspo reproduce wrote
 repro --preset slow -> 'quick'
 repro --jbos 2 -> did you mean --jobs?
 repro --tasks [chain-ad] -> did you mean 'chain-add'
+repro --tasks [products] -> preset quick has only chain-add
+repro --preset paper --tasks [product] -> did you mean 'products'
 repro --force analyse -> unknown stage 'analyse': did you mean 'analysis'
+repro --force docter -> did you mean 'doctor'
 repro --power true -> unrecognized arguments: --power
 """
 CASES = [tuple(part.strip() for part in line.split("->", 1)) for line in BAD.strip().splitlines()]
@@ -227,17 +239,8 @@ FILES = [
 
 
 def write_run(path: Path, rule: str) -> None:
-    rng = np.random.default_rng(0)
-    writer = GradLogWriter(path, metadata={"rule": preset(rule).rule.to_dict()})
-    for step in range(2):
-        rows = {"rollout": 0, "step": step, "updates_since_rollout": step, "prompt_id": np.arange(64) // 4}
-        rows |= {
-            "response_id": np.arange(64),
-            "length": rng.integers(1, 99, 64),
-            "advantage": rng.choice([-1.0, 1], 64),
-        }
-        writer.append(rows | {"log_ratio": step * rng.standard_normal(64), "phase": "train", "times_used": step})
-    writer.flush(0)
+    """A log of 64 responses before and after one update."""
+    write_log(path, Plan(rule=preset(rule).rule, rollouts=1, prompts=16, group=4, minibatches=1, width=0))
 
 
 @pytest.fixture(scope="module")
@@ -400,11 +403,7 @@ def test_a_reader_that_ends_first_is_no_traceback(place: Path) -> None:
     """``doctor RUN | head``: the pipe is closed before the command prints."""
     code = "import sys; from fspo.base.errors import run_cli; run_cli(lambda: print('x' * 10**6))"
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-        text=True,
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
     )
     assert process.stdout is not None
     process.stdout.close()

@@ -55,11 +55,7 @@ class Page:
     def command(self, script: str, statuses: tuple[int, ...]) -> None:
         paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         done = subprocess.run(
-            ["bash", "-ec", script],
-            env=os.environ | {"PATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
+            ["bash", "-ec", script], env=os.environ | {"PATH": paths}, capture_output=True, text=True, check=False
         )
         assert done.returncode in statuses, done.stdout + done.stderr
         self.printed = done.stdout

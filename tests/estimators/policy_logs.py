@@ -4,6 +4,7 @@ from which the expected values of an analysis's tables follow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,6 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import OF_CLIP_RULES, preset
 from fspo.theory import Floats
 from proofs_check.tools.policy import Bandit, make_bandit
-from tests.estimators import defined
 
 RULE = "fspo"
 """The preset under whose rule the simulated logs are analysed; its half-width is `RANGE` times sqrt(L)."""
@@ -46,6 +46,20 @@ OTHER_BAND = (np.log(0.8), np.log(1.2))
 """Edges of the band of `OTHER`, for every length."""
 
 
+def multiplier(outside: str, S: float, A: float, lo: float, hi: float) -> float:
+    """Return the multiplier M of one response with log-ratio S, advantage A and band [lo, hi], written out from
+    docs/theory.md section 2. The weight is e^S; ``outside`` names what happens outside the band.
+    """
+    if A == 0:
+        return 1.0
+    if outside == "cap":
+        return min(1.0, math.exp(hi - S))
+    edge = hi if A > 0 and hi < S else lo if A < 0 and lo > S else None
+    if edge is None:
+        return 1.0
+    return {"drop": 0.0, "truncate": math.exp(edge - S)}[outside]
+
+
 def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: float = 1.0) -> tuple[Floats, Floats]:
     """Return the clipped weight M w of each of the N responses, and whether the rule leaves the response alone. Both
     are arrays (2, N): row 0 holds the values for A < 0 and row 1 those for A > 0.
@@ -55,7 +69,7 @@ def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: floa
     half = factor * RANGE * np.sqrt(bandit.lengths)
     lo, hi = (-half, half) if rule == RULE else tuple(0 * half + edge for edge in OTHER_BAND)
     rows = list(zip(bandit.log_ratio, lo, hi, strict=True))
-    M = np.array([[defined.multiplier(outside, None, S, A, lo, hi, 0.0) for S, lo, hi in rows] for A in (-1.0, 1.0)])
+    M = np.array([[multiplier(outside, S, A, lo, hi) for S, lo, hi in rows] for A in (-1.0, 1.0)])
     return M * np.exp(bandit.log_ratio), M == 1
 
 
@@ -104,13 +118,7 @@ class Accepted:
 
     @staticmethod
     def of(
-        bandit: Bandit,
-        at: np.ndarray,
-        mass: Floats,
-        A: Floats,
-        outside: str,
-        measure: str,
-        factor: float = 1.0,
+        bandit: Bandit, at: np.ndarray, mass: Floats, A: Floats, outside: str, measure: str, factor: float = 1.0
     ) -> Accepted:
         """Return what `RULE` accepts of n responses with the indices ``at``, the shares ``mass`` and the advantages
         ``A``, arrays (n,), under docs/theory.md section 1.

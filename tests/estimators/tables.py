@@ -15,9 +15,12 @@ from tests.estimators.policy_logs import EDGES, RULE
 Write = Callable[[Path], None]
 """Type of a function that writes a gradient log into a run folder."""
 Select = Callable[..., list[dict[str, Any]]]
+_MADE: dict[str, Select] = {}
+"""What `tables` returned, by the name of the log: a near miss asks for the tables of the log of its claim."""
 
 
 def tables(
+    name: str,
     write: Write,
     rules: Sequence[str] = (RULE,),
     targets: Sequence[float] = (),
@@ -25,6 +28,7 @@ def tables(
     window: int = 5,
 ) -> Select:
     """Analyse the gradient log that ``write`` writes, and return a function that looks up rows of the resulting tables.
+    A log of the same ``name`` is not analysed again.
 
     The function takes a table's name and values of columns, and returns the table's rows that have these values. If no
     values of the columns ``rule``, ``source`` and ``use`` are given, it returns rows about `RULE` at its own range and
@@ -36,7 +40,8 @@ def tables(
         The rules, the target acceptances of matched ranges, the edges of the bins of length, and the number of rollouts
         in a window, as in the options of an analysis.
     """
-
+    if name in _MADE:
+        return _MADE[name]
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         run = load_run(folder)
@@ -49,4 +54,5 @@ def tables(
         wanted = {name: value for name, value in usual.items() if name in found[table]} | where
         return [r for r in records[table] if all(r[name] == value for name, value in wanted.items())]
 
+    _MADE[name] = rows
     return rows

@@ -73,7 +73,7 @@ def lemma(rng: np.random.Generator, lost: str = "", use: str = "first") -> Pairs
     Near misses: ``lost`` names a quantity that is compared with a wrong value; ``use`` takes another epoch's rows.
     """
     bandit, counts = counted(rng)
-    rows = tables(lambda run: write_counted(run, bandit, counts))
+    rows = tables("lemma", lambda run: write_counted(run, bandit, counts))
     some = bandit.advantages != 0
     mass, A, n = counts[some] / counts[some].sum(), bandit.advantages[some], bandit.lengths[some]
     here = (n == np.array(LENGTHS)[:, None]) * mass
@@ -136,7 +136,7 @@ def cosines(rng: np.random.Generator, worst: Any = np.argmin) -> Pairs:
     Near miss: ``worst`` picks the length with the largest cosine in place of the smallest.
     """
     bandit, counts = counted(rng, step=0.15)
-    rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
+    rows = tables("cosines", lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts
     true = here @ (np.exp(bandit.log_ratio) * bandit.advantages * bandit.psi.T).T
     exact: dict[tuple[str, str], list[float]] = {}
@@ -180,7 +180,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
     # In the second window, long responses are more frequent, and those beyond the band by their length.
     beyond = np.abs(bandit.log_ratio) > RANGE * np.sqrt(bandit.lengths)
     two = np.array([counts, counts // 3 * (1 + bandit.lengths.astype(int) * (1 + 2 * beyond))])
-    rows = tables(lambda run: write_counted(run, bandit, two), window=1)
+    rows = tables("two blocks", lambda run: write_counted(run, bandit, two), window=1)
     of = np.repeat(np.indices(two.shape)[1].ravel(), two.ravel())
     for outside, measure in cases:
         (row,) = rows("trend", outside=outside, measure=measure, subset="all" if measure == "band" else "nonzero")
@@ -197,7 +197,7 @@ def acceptances(rng: np.random.Generator, later: int = 0, weighted: bool = True,
         ends = np.flatnonzero(values[:-1] < values[1:]) + 1
         end = int(ends[np.searchsorted(ends, least * values.size, side="right")])
         targets |= {end / values.size, (end + 1) / values.size}
-    rows = tables(lambda run: write_counted(run, bandit, counts), targets=tuple(targets))
+    rows = tables("matched", lambda run: write_counted(run, bandit, counts), targets=tuple(targets))
     for (outside, measure), target in product(cases, targets):
         where = {"source": "matched", "target": target, "outside": outside}
         counting = A if some or measure == "band" else np.where(A == 0, 1.0, A)
@@ -236,7 +236,7 @@ def exponent(rng: np.random.Generator, still: bool = False) -> Pairs:
     bandit, number = replace(bandit, responses=six, advantages=A), np.repeat(counts // 6 + 1, 6) * (1 + dist)
     L = bandit.lengths
     S: Floats = np.array([[1.0], [2.0]]) * (mu[dist] * L + sigma[dist] * L ** H[dist] * np.resize([-1.0, 1.0], L.size))
-    rows = tables(lambda run: write_counted(run, bandit, np.array([number, number]), S))
+    rows = tables("exponent", lambda run: write_counted(run, bandit, np.array([number, number]), S))
 
     at_length, pairs = np.array(LENGTHS)[:, None] == L, Pairs()
     for subset in ("all", "nonzero"):
@@ -296,6 +296,7 @@ def outcomes(rng: np.random.Generator, prompts: int = 3, zeros: bool = False, pl
     bandit, number = groups.bandit, len(groups.members)
     updates = np.array(list(product(range(number), repeat=prompts)))
     rows = tables(
+        f"outcomes of {prompts} prompts",
         lambda run: write_groups(run, groups, groups.members[updates]),
         edges=(1, 2, 3),
         window=len(updates),

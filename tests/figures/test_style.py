@@ -9,16 +9,7 @@ import matplotlib as mpl
 import pytest
 
 from figures.of_runs.acceptance_by_length import figure
-from figures.style import (
-    DPI,
-    LOOKS,
-    OUTSIDE_COLORS,
-    OUTSIDE_MARKERS,
-    WIDTHS,
-    Style,
-    looks,
-    save,
-)
+from figures.style import DPI, LOOKS, OUTSIDE_COLORS, OUTSIDE_MARKERS, WIDTHS, Style, looks, save
 from fspo.base.errors import UserError
 from fspo.rules import COMPARED, Outside
 

@@ -1,5 +1,8 @@
 """What the tests of a tiny run's updates share: a rollout, moved weights, gradients, log-probabilities worked apart."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +10,25 @@ import torch
 
 from fspo.rollouts.batches import RolloutBatch
 from fspo.rollouts.metric_sums import Counts
+
+
+def made_batch(responses: Sequence[np.ndarray], group: int, **fields: Any) -> RolloutBatch:
+    """A rollout of given responses, ``group`` to each prompt; all that is not given is 0, sound or of equal length."""
+    n = len(responses)
+    default = {
+        "rollout": 0,
+        "behaviour_version": 0,
+        "prompts": [np.arange(3)] * n,
+        "sampler_log_probs": [np.zeros(len(x)) for x in responses],
+        "truncated": np.zeros(n, bool),
+        "rewards": np.zeros(n),
+        "advantages": np.zeros(n),
+        "reward_status": np.full(n, "ok"),
+        "prompt_ids": np.arange(n) // group,
+        "response_ids": np.arange(n),
+        "info": {},
+    }
+    return RolloutBatch(responses=list(responses), **default | fields)
 
 
 def rollout(trainer: Any) -> RolloutBatch:

@@ -1,19 +1,16 @@
 """The page of fspo watch in a real browser: beside a log that grows, and a run that trains."""
 
-import os
-import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from analysis.live.page import COLOURS
-from fspo.gradlog.files import log_paths
 from fspo.stats.bins import DEFAULT_BINS
+from tests.analysis.live.test_follow import put
 from tests.browser import look
 
 ROOT = Path(__file__).parents[3]
@@ -39,14 +36,6 @@ class Watch:
     def __exit__(self, *_):
         self.process.terminate()
         self.process.wait(20)
-
-
-def put(run, *numbers):
-    (run / "gradlog").mkdir(parents=True, exist_ok=True)
-    for number in numbers:
-        path = run / "gradlog" / log_paths(LOG)[number].name
-        shutil.copyfile(log_paths(LOG)[number], path)
-        os.utime(path, (time.time() - 60,) * 2)
 
 
 def says(page, text, seconds=60):
@@ -77,13 +66,13 @@ def test_the_page_follows_a_log(page, tmp_path):
     with Watch(run, port=port):
         page.goto(f"http://127.0.0.1:{port}/")
         says(page, "waits for the first rollout")
-        put(run, 0)
+        put(LOG, run, 0)
         says(page, "1 rollouts read")
-        put(run, 1)
+        put(LOG, run, 1)
         says(page, "2 rollouts read")
         page.wait_for_function("String(lines().clip.rollout) === '0,1'")  # text and lines come one after the other
         page.wait_for_function("lines().acceptance.x.length > 1")
-        put(run, 2)
+        put(LOG, run, 2)
         says(page, "3 rollouts read")
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
@@ -104,7 +93,7 @@ def test_the_page_holds_what_the_follower_found(tmp_path):
     session = Session(Document(), follower)
     assert "waits for the first rollout" in session.texts["state"].text
     for number in range(3):
-        put(tmp_path / "run", number)
+        put(LOG, tmp_path / "run", number)
         assert follower.poll()
         session.update()
     clip = session.sources["clip"].data

@@ -70,11 +70,7 @@ def tables(run, bins, rules=FEW.rules):
 
 @pytest.mark.parametrize(
     ("processes", "on", "rules"),
-    [
-        (1, "update", FEW.rules),
-        (2, "update", FEW.rules),
-        (1, "engine", ("mis", "geo-mask", "engine-sqrt")),
-    ],
+    [(1, "update", FEW.rules), (2, "update", FEW.rules), (1, "engine", ("mis", "geo-mask", "engine-sqrt"))],
 )
 def test_a_streamed_log_gives_the_tables_of_the_whole(simulate, stream, monkeypatch, processes, on, rules):
     path = simulate(rollouts=7, width=0, engine=0.05, staleness=0.02)
@@ -176,11 +172,7 @@ def test_several_rollouts_in_one_file_and_several_row_groups(one_file, stream):
         np.testing.assert_allclose(one["acceptance"][column], other["acceptance"][column], rtol=1e-9)
 
 
-@given(
-    st.lists(st.integers(1, 900), min_size=1, max_size=12),
-    st.integers(1, 5),
-    st.integers(1, 2000),
-)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 2000))
 @settings(deadline=None, max_examples=40)
 def test_chunks_are_whole_windows_and_cover_the_log_once(rows, size, chunk):
     rollouts = np.cumsum(np.array(rows) % 3 + 1)

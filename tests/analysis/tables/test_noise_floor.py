@@ -14,6 +14,12 @@ from fspo.stats.bins import Bins
 from tests.analysis.rows import records
 
 
+@pytest.fixture
+def run(fspo_run, tmp_path):
+    """A copy of a run to which a measurement can be added."""
+    return shutil.copytree(fspo_run, tmp_path / "run")
+
+
 def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
     rng = np.random.default_rng(0)
     rule = preset("fspo").rule
@@ -43,9 +49,7 @@ def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
     return length, S
 
 
-def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(fspo_run, run)
+def test_floor_by_bin_is_the_planted_one(run):
     length, S = plant(run, 0.02)
     loaded = load_run(run)
     bins = Bins((2, 100, 300))
@@ -63,9 +67,7 @@ def test_floor_by_bin_is_the_planted_one(fspo_run, tmp_path):
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.09, False), (0.11, True)])
-def test_noise_of_a_tenth_of_the_runs_mean_square_is_warned_of(fspo_run, tmp_path, share, warned):
-    run = tmp_path / "run"
-    shutil.copytree(fspo_run, run)
+def test_noise_of_a_tenth_of_the_runs_mean_square_is_warned_of(run, share, warned):
     first = load_run(run).rows.use("first")
     sigma = np.sqrt(share * np.sum(first.S**2) / np.sum(first.length))
     length, S = plant(run, sigma, drift=0.0, n=40_000)
@@ -73,9 +75,7 @@ def test_noise_of_a_tenth_of_the_runs_mean_square_is_warned_of(fspo_run, tmp_pat
     assert bool(noise_table(load_run(run), Bins((2, 300)))[1].warnings) == warned
 
 
-def test_a_broken_measurement_is_named(fspo_run, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(fspo_run, run)
+def test_a_broken_measurement_is_named(run):
     plant(run, 0.02)
     (file,) = (run / "noise" / "gradlog").iterdir()
     file.write_bytes(b"cut")
@@ -86,9 +86,7 @@ def test_a_broken_measurement_is_named(fspo_run, tmp_path):
     assert line.startswith("noise floor: no readable file")
 
 
-def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(fspo_run, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(fspo_run, run)
+def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(run):
     assert noise_table(load_run(run), Bins((2, 300))) == ([], Notes())
     plant(run, 1e-4, drift=0.0)
     loaded = load_run(run)

@@ -112,7 +112,7 @@ def test_sentences_by_hand(run):
 
 def test_tables_and_text_by_hand():
     assert [plain(x) for x in (None, float("nan"), True, 12345, -0.00123456, [1, "a"], {"b": 2.0})] == [
-        *("–", "–", "yes", "12,345", "−0.001235", "1, a", "b 2"),
+        *("–", "–", "yes", "12,345", "−0.001235", "1, a", "b 2")
     ]
     found = table("t", [{"a_b": i, "c": None} for i in range(5)], "rest", most=2)
     assert (found["columns"], found["numeric"], found["count"], found["left"]) == (

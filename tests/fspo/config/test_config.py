@@ -47,19 +47,6 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--log.length_edges", "[]"], r"length_edges"),
-        (["--log.score_minibatches", "[-5]"], r"names update -5"),
-    ],
-)
-def test_options_that_contradict_each_other_name_the_fix(arguments: list[str], message: str) -> None:
-    """tests/test_bad_input.py has the others."""
-    with pytest.raises(UserError, match=message):
-        made(*arguments)
-
-
-@pytest.mark.parametrize(
     ("words", "says"),
     [
         ("--log.audit-every 1", "log.audit_every is gone: leave it out"),

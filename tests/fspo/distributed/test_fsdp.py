@@ -132,8 +132,7 @@ def test_a_lost_shard_is_named(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "count", "whole"),
-    [("shards", 2, 0), ("shards", 3, 0), ("shards", 5, 1), ("before-rename", 2, 1)],
+    ("point", "count", "whole"), [("shards", 2, 0), ("shards", 3, 0), ("shards", 5, 1), ("before-rename", 2, 1)]
 )
 def test_a_kill_while_shards_are_written(folder: Path, tmp_path: Path, point: str, count: int, whole: int) -> None:
     """Of each checkpoint a process writes three files: weights, moments, past weights; ``whole`` are complete."""

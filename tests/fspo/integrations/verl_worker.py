@@ -29,10 +29,7 @@ from verl.workers.utils.padding import left_right_2_no_padding
 
 ACTOR = "actor_rollout_ref.actor."
 ROOT = Path(__file__).parents[3]
-OURS = (
-    f"{ACTOR}policy_loss.loss_mode=fspo",
-    f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig",
-)
+OURS = (f"{ACTOR}policy_loss.loss_mode=fspo", f"{ACTOR}policy_loss._target_=fspo.integrations.verl.FSPOLossConfig")
 SEQUENCE = f"{ACTOR}loss_agg_mode=seq-mean-token-mean"
 VOCABULARY, PROMPT, WIDTH, GROUPS, EACH = 11, 3, 12, 8, 2
 ROWS = GROUPS * EACH

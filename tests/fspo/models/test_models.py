@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    Qwen3ForCausalLM,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3ForCausalLM, T5Config, T5ForConditionalGeneration
 
 from fspo.base.errors import UserError
 from fspo.models.load import (

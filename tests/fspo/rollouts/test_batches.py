@@ -6,28 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_updates import made_batch
 
 from fspo.base.errors import UserError
 from fspo.rollouts.batches import MICROBATCH_COST, RolloutBatch, plan_microbatches, plan_minibatches
 
 
 def batch(groups: int, size: int, number: int = 0) -> RolloutBatch:
-    n = groups * size
-    zero = np.zeros(n)
-    return RolloutBatch(
-        rollout=number,
-        behaviour_version=0,
-        prompts=[np.arange(3)] * n,
-        responses=[np.arange(1 + i % 5) for i in range(n)],
-        sampler_log_probs=[-np.arange(1.0 + i % 5) for i in range(n)],
-        truncated=zero.astype(bool),
-        rewards=zero,
-        advantages=zero,
-        reward_status=np.full(n, "ok"),
-        prompt_ids=100 + np.repeat(np.arange(groups), size),
-        response_ids=np.arange(n),
-        info={},
-    )
+    responses = [np.arange(1 + i % 5) for i in range(groups * size)]
+    return made_batch(responses, size, rollout=number, prompt_ids=100 + np.repeat(np.arange(groups), size))
 
 
 def test_minibatches_keep_groups_and_take_each_row_once() -> None:

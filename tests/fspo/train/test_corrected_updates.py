@@ -18,11 +18,7 @@ from fspo.train import skipped_updates
 
 WIDE = ("--correction.preset", "engine-sqrt", "--correction.range_lo", "0.3", "--correction.range_hi", "0.3")
 EPOCHS = ("--rollouts", "1", "--batch.prompts", "8", "--sampling.precision", "bfloat16", "--rule.range_lo", "5")
-CASES = {
-    "tis": ("--correction.preset", "tis"),
-    "mis": ("--correction.preset", "mis"),
-    "engine-sqrt": WIDE,
-}
+CASES = {"tis": ("--correction.preset", "tis"), "mis": ("--correction.preset", "mis"), "engine-sqrt": WIDE}
 
 
 def disturb(batch: Any) -> None:

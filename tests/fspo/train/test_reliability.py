@@ -96,10 +96,7 @@ def test_exploding_weights_stop_the_run_with_their_cause(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("point", "count", "file"),
-    [
-        ("full-log", 2, "rollout-00000001-rank-0000.parquet"),
-        ("full-checkpoint", 2, "step-00000004"),
-    ],
+    [("full-log", 2, "rollout-00000001-rank-0000.parquet"), ("full-checkpoint", 2, "step-00000004")],
 )
 def test_full_disk_is_one_line_and_loses_nothing(tmp_path: Path, point: str, count: int, file: str) -> None:
     options = ["--rollouts", "2", "--checkpoint_every", "1", "--log.samples", "0"]

@@ -76,10 +76,7 @@ def test_a_model_on_disk_trains_on_a_data_set(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     model = f"; model and tokenizer for transformers: {tmp_path / 'run' / 'model'}"
-    assert done.stdout.splitlines() == [
-        f"run: {tmp_path / 'run'}{model}",
-        f"next: fspo analyse {tmp_path / 'run'}",
-    ]
+    assert done.stdout.splitlines() == [f"run: {tmp_path / 'run'}{model}", f"next: fspo analyse {tmp_path / 'run'}"]
     assert "Traceback" not in done.stderr
     assert "Writing model shards" not in done.stderr
     lines = tiny_run.metrics(tmp_path / "run")

@@ -38,11 +38,7 @@ def test_every_preset_trains(tmp_path: Path, preset: str) -> None:
 
 def test_a_run_writes_the_metrics_that_are_declared(tmp_path: Path) -> None:
     options = ["--rule.drift=gaussian", "--rule.adapt=range", "--rule.target=0.8", "--rule.dual=2.0"]
-    options += [
-        "--rule.kl_coef=0.01",
-        "--correction.preset=mis",
-        "--batch.drop=[truncated]",
-    ]
+    options += ["--rule.kl_coef=0.01", "--correction.preset=mis", "--batch.drop=[truncated]"]
     options += ["--batch.prompts=8", "--batch.staleness=1", "--eval.every=2"]
     tiny_run.trainer(tmp_path / "run", *options, "--optim.learning_rate", "2e-3").train()
     rows = tiny_run.metrics(tmp_path / "run")
