@@ -64,7 +64,7 @@ from fspo.train.trainer import Trainer
 Found = Iterator[tuple[str, Any]]
 """Results of a part, each with its name, as they become known."""
 END_EVERY = 200
-"""Of Qwen3-8B's shape one token in this number ends a response, so that lengths spread from 1 to 512."""
+"""At Qwen3-8B's shape every 200th token of the vocabulary ends a response, so that lengths spread from 1 to 512."""
 
 
 @dataclass(frozen=True)

@@ -260,8 +260,8 @@ def first_use(frame: Frame) -> Frame:
 
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
-    """Return the rows of table ``lemma`` in the first epoch, and the words "for each scored update" or "for each
-    block". The rows are those of single updates if there are any, else those of blocks of rollouts.
+    """Return the rows of table ``lemma`` in the first epoch, with the words "for each scored update" or "for each block
+    of rollouts". The rows are those of single updates if there are any, else those of blocks.
     """
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():

@@ -34,7 +34,7 @@ SEED = 20250911
 LENGTH_SHARE = 0.6
 """Share of the variance of log-length that lies between prompts; the rest lies between responses to one prompt."""
 WANTED, LEAST = 0.93, 100
-"""Least share of intervals that hold, and least number of logs with an interval from which on it is wanted."""
+"""Least share of intervals that must hold the truth; least number of logs with an interval for which this is asked."""
 QUICK_PROMPTS = 14 * 64 * 3 // 4
 """Prompts with responses after an update in a run of ``fspo reproduce --preset quick``: 14 rollouts of 64 prompts, the
 last three of four minibatches."""
@@ -99,8 +99,8 @@ def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
 
 
 def trend(rng: np.random.Generator, design: Design) -> tuple[float, float, float]:
-    """Simulate a log whose acceptance falls by ``SLOPE`` for each doubling of the length; return the slope of a line
-    through the true acceptances of its responses, and the ends of the interval."""
+    """Simulate a log whose acceptance falls by ``SLOPE`` for each doubling of the length. Return the slope of a line
+    through the true acceptances of its responses, and the two ends of the interval that is estimated for that slope."""
     doublings = effects(rng, design, LENGTH_SHARE).ravel()
     truth = np.clip(design.mean - SLOPE * doublings, 1e-9, 1 - 1e-9)
     accepted = effects(rng, design, design.correlation).ravel() <= special.ndtri(truth)

@@ -32,14 +32,14 @@ from fspo.theory import fair_centre
 EDGES = (1, 16, 32, 64, 128, 256, 513)
 """Edges of the bins of length, tokens: one bin a doubling, the last open to the longest response of any task."""
 LEAST = 30
-"""Least number of responses of a bin whose clip rate is told."""
+"""Least number of responses of a bin whose clip rate is given."""
 FAIR_RATES = (0.05, 0.15, 0.30)
 """Clip rates at which the fair exponent is estimated."""
 VARIED = {"fspo": ("c", (0.01, 0.03, 0.1, 0.3)), "rloo": ("eps", (0.1, 0.2, 0.4, 0.8))}
-"""Symmetric ranges from narrow to wide, by rule, with the letter of the range. eps lies below 1, since 1 - eps must lie
+"""By rule: the letter of its range, and symmetric ranges from narrow to wide. eps lies below 1, since 1 - eps must lie
 above 0."""
 DUAL = 3.0
-"""Importance ratio of the dual clip: as in PPO's variant with A < 0."""
+"""Importance weight at the edge of the dual clip, as in PPO's variant for A < 0."""
 ERRORS = ("bias2_direction", "variance_direction", "mse_direction")
 
 

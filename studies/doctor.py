@@ -83,7 +83,7 @@ columns of the mismatch."""
 SIMULATED, TRAINED_BASES = range(9000, 9003), ("fspo-71", "fspo-70")
 """Seeds of the simulated logs, and names of the trained ones, that every defect spoils."""
 SHORT, SEEDS, FIRST_OF_POWER = SimulatedRun(engine=0.01, rollouts=6), 20, 8000
-"""The simulated run, of 3072 rows, that defects of several sizes spoil; the number of its seeds and the first."""
+"""The simulated run, of 3072 rows, that defects of several sizes spoil; with how many seeds, and the first of them."""
 
 
 class ErrorRate(NamedTuple):

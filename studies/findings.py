@@ -47,7 +47,7 @@ MEAN_OF = {
     "bins": ("rule", "clip_rate", "sign", "bin_lo", "bin_hi"),
     "rollouts": ("rule", "rollout"),
 }
-"""Columns that tell the numbers of one seed of a task and set of runs apart; means are over seeds."""
+"""By table: the columns which, beside task and set of runs, are equal in the rows whose mean over seeds is taken."""
 VALUE = {"estimates": "value", "numbers": "value", "bins": "rate", "rollouts": "reward"}
 MEAN = ("mean", "ci_low", "ci_high")
 DESIGN = PRESETS["paper"]

@@ -13,7 +13,7 @@ from analysis.claims.estimands import CLIP_RATES, LEARNT, TIMES, Estimand
 from fspo.rules import COMPARED, RIVALS
 
 EVEN = 0.10
-"""Largest slope of the log clip rate that counts as even over lengths: a factor of 1.1 a doubling."""
+"""Largest size of the slope of the log clip rate that counts as even over lengths: a factor of 1.1 a doubling."""
 EVEN_SIGNS = 0.2231435513142097
 """Largest log ratio of the two signs' clip rates that counts as even: log(1.25)."""
 GAIN = 0.05

@@ -75,7 +75,7 @@ FACTORS = ("multiplier", "weight")
 """Columns in which a logged NaN is wrong, because the rule gives every row a number. A null is not wrong there: it says
 that no value was logged."""
 FIRST = (-1, -1)
-"""At the start of a log: number and last step that are assumed for the rollout before the log's first one."""
+"""At the start of a log: the number and the last step that the rollout before is taken to have had."""
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:

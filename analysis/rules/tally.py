@@ -32,8 +32,8 @@ POOLED = 1024
 RATES: tuple[Rate, Rate] = ("band", "update")
 EVERY = slice(None)
 ROUNDING = 1e-9
-"""Whether a row is clipped is computed only where its excess is above the case's factor on the half-widths, or below it
-by less than this share of the factor, where rounding decides. All other rows lie in the band."""
+"""A row lies in the band if its excess is below the case's factor on the half-widths by more than this share of the
+factor. Whether any other row is clipped is computed, because rounding may decide it."""
 LOGGED = -1
 """Key, in place of a case's number, of the sums that are made from logged columns. If a rule on tokens trained the run,
 the logged columns say what this rule did; a rule on tokens is no case."""

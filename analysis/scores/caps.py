@@ -14,8 +14,8 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Adds up for ``number`` bins, over updates, inner products of vectors A psi over pairs of responses to different
-    prompts, the numbers of pairs, squared norms, numbers of responses, and the weights."""
+    """Sums over updates for ``number`` bins: inner products of vectors A psi of responses to different prompts, numbers
+    of such pairs, squared norms of the vectors, numbers of responses. The weights are kept one by one."""
 
     def __init__(self, number: int) -> None:
         self.number = number

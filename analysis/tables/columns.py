@@ -24,7 +24,7 @@ from fspo.stats.clusters import Ratios
 from fspo.stats.intervals import PERCENT, mean_interval
 
 WAYS = ", ".join(get_args(Outside))
-"""The ways to treat a response outside the band."""
+"""The treatments of a response outside the band, as text."""
 
 
 class Column(NamedTuple):

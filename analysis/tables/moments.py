@@ -25,7 +25,7 @@ from fspo.stats.intervals import CONFIDENCE, t_quantile
 
 SIGNS = {"all": 0, "positive": 1, "negative": -1}
 FAIR_SHARES = (0.95, 0.85)
-"""Shares of the responses that are not clipped where the table scaling gives the fair exponent."""
+"""Shares of the responses that a band does not clip, at which the table scaling gives the fair exponent."""
 
 Subset = Annotated[str, "all: every response; nonzero: responses whose advantage A is not 0", "text"]
 Use = Annotated[
@@ -100,7 +100,7 @@ def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
 
 def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRow], list[ScalingRow]]:
     """Make two tables of one run: moments (mean, variance, ... of S in each bin) and scaling (how Var(S|L) grows with
-    the length, and the drift).
+    the length, and the drift). A block has ``window_size`` rollouts.
     """
     moments: list[MomentRow] = []
     scaling: list[ScalingRow] = []
@@ -148,7 +148,7 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, bins: Bins) -> list
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
     """Return z (N,), standardised S: S / (scale sqrt(L)) less the mean of this number in the row's bin.
 
-    ``scale`` (N,) is that of each row's update (`update_scale`).
+    ``scale`` (N,) is the scale of S in each row's update, from `update_scale`.
     """
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)

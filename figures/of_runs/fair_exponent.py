@@ -20,7 +20,7 @@ CAPTION = (
     "\n\nFirst epoch."
 )
 RATES = {"95": "5 %", "85": "15 %"}
-"""The share clipped, by the share that a band keeps, as names of columns of table ``scaling`` have it (fair_95)."""
+"""Maps the share kept by a band, as columns of table ``scaling`` are named for it (fair_95), to the share clipped."""
 LOOKS = SIGNS | {"all": ("both signs", *SIGNS["all"][1:])}
 
 
