@@ -24,8 +24,8 @@ only if the log has at least this many different lengths.
 """
 MIN_ROLLOUTS = 3
 NO_GAP, END_TOKEN = 0.02, 0.05
-"""Distance of the log's mean length from the metrics' that counts as none; distance from one token for each ended
-response up to which the end-of-sequence token is named as lacking. In tokens.
+"""In tokens. The log's mean length agrees with the metrics' if it differs by less than ``NO_GAP``. The end-of-sequence
+token is named as lacking if the log has one token too few for each ended response, within ``END_TOKEN``.
 """
 DROPPED = 0.002
 """Greatest share of responses without a row, a token or a gradient at which the check dropped_sequences reports

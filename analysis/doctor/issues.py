@@ -106,7 +106,7 @@ def not_checked(why: str) -> Answer:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All answers of the doctor about one run."""
+    """All answers of the doctor about one run; ``rule`` is the label of its rule, ``rows`` the number of its rows."""
 
     run: str
     rule: str

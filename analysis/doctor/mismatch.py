@@ -19,11 +19,11 @@ from analysis.stats.anytime import AnytimeMean
 from fspo.rules import CORRECTIONS, Rule, TokenMeans, exponent, importance_weight
 
 LARGE = 0.1
-"""Root mean square of the mismatch / sqrt(L), in nats, above which it is told whatever its cause. A bfloat16 sampler
+"""Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16 sampler
 with a float32 trainer gives about .04.
 """
 MASKED = 0.05
-"""A mismatch that looks like noise is told, for information, if the product mask masks more than this share of the
+"""A mismatch that looks like noise is reported, as information, if the product mask masks more than this share of the
 longest responses, or if it exceeds ``LARGE``.
 """
 THIRD = 1 / 3
@@ -38,7 +38,7 @@ top-k) makes x + k3 negative in all responses.
 STALE = 0.2
 """Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
 RISE = 2.0
-"""The mismatch grows over the run if its size in the last quarter of rollouts is more than this times the first's."""
+"""The mismatch grows if its size in the last quarter of rollouts is more than this many times its size in the first."""
 SAMPLER = "the sampler's log-probs"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
@@ -164,7 +164,7 @@ class Mismatch:
         return found(f"{size}: {what}. {rivals}", fix, *evidence, since=since, severity=severity)
 
     def _broken(self) -> tuple[str, int] | None:
-        """Return the cause that a broken equality of the sampler shows, and the rollout in which it was certain."""
+        """Return the cause that a broken equality of the sampler shows, and the rollout after which it was certain."""
         from scipy.stats import binom
 
         line = self.line

@@ -26,7 +26,7 @@ WEIGHT = (
     r"(sampling/)?importance_sampling_ratio(/mean)?|sampling_importance_ratio(/mean)?|o?is|tis|ois|mis"
     r"|(rollout_corr|mismatch)/rollout_is_mean|(behav(e|ior|iour)_)?(imp|importance)_weight(/avg|/mean|_mean)?"
 )
-"""Names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL; without prefixes of phases."""
+"""Pattern of names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL; without prefixes."""
 LARGEST = r"(sampling/)?importance_sampling_ratio/max|(rollout_corr|mismatch)/rollout_is_max"
 """Names of the largest such weight."""
 TOKENS = r"token_mult_prob_error"
@@ -55,7 +55,7 @@ MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACK
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
-    """Return the metrics whose name, less the prefixes of its phase, matches: (rollout, value) rows (N, 2) by name."""
+    """Return (rollout, value) rows (N, 2) of each metric whose name, less its phase's prefixes, matches ``names``."""
     return {
         name.removeprefix(FOREIGN): np.array(values)
         for name, values in p.metrics.items()
