@@ -37,9 +37,9 @@ CUT_OFF, TIMES = 0.01, 4.0
 the responses has it, and this many times as many as any length in the upper half of the lengths below it.
 """
 UNCHANGED = 0.5
-"""S is reported as not computed again if at least this share of later rows has exactly the S of the response before."""
+"""S is reported as not computed again if at least this share of the later uses have exactly the S of the use before."""
 ONE_LENGTH = 0.9
-"""Padding is reported to count in the length if in this share of the minibatches all responses have one length."""
+"""Lengths are reported as those of padded minibatches if in this share of them all responses have one length."""
 SORTED, SURE = 0.3, 3.0
 """Minibatches are reported as sorted by length if the share of the variance of log length that lies between minibatches
 exceeds the share to be expected by chance by at least ``SORTED``, and by ``SURE`` standard deviations of chance. A run
@@ -84,7 +84,7 @@ def counted_twice(rows: Rows) -> Answer:
 
 
 def _changed(rows: Rows) -> Rows:
-    """Return the rows of at least one token that were logged after an update and whose S is finite and not 0."""
+    """The rows with a token whose S an update has changed."""
     return rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
 
 

@@ -135,7 +135,7 @@ class FirstEpoch:
 
     @property
     def _of_mean(self) -> bool:
-        """Whether S times the length has the mean -E[k3] and S has not, as if S were a mean over the tokens."""
+        """Whether S times the length, and not S, has the mean that k3 asks for."""
         return (
             self.total_k3 > 0
             and abs(self.S_times_L / self.total_k3 + 1) < 0.25

@@ -19,8 +19,8 @@ from analysis.stats.anytime import AnytimeMean
 from fspo.rules import CORRECTIONS, Rule, TokenMeans, exponent, importance_weight
 
 LARGE = 0.1
-"""Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16 sampler
-with a float32 trainer gives about .04.
+"""Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16
+sampler with a float32 trainer gives about .04.
 """
 MASKED = 0.05
 """A mismatch that looks like noise is reported, as information, if the product mask masks more than this share of the

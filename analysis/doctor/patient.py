@@ -128,7 +128,7 @@ class Rows:
         return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
     def mean(self, name: str, y: Floats, d: Floats | None = None, unit: str = "") -> Evidence:
-        """Return sum(y) / sum(d) over the rows, or without d the mean of y (N,), with its interval over clusters."""
+        """Return the mean of y (N,), or with d (N,) sum(y) / sum(d), named ``name``, with an interval over clusters."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit=unit)
         r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d)
