@@ -18,7 +18,7 @@ from analysis.log.ratio import known_ratio
 from analysis.log.workers import known_workers
 from analysis.options import Options
 from analysis.rules.evaluate import Case, candidates, criterion_cases, make_cases, trained_case
-from analysis.rules.replay import replay_log
+from analysis.rules.replay import Replay
 from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import LEFT_OUT, ScoredWindows
@@ -34,8 +34,6 @@ from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
 from analysis.tables.summary import summarize
 from fspo.base.errors import UserError
-from fspo.base.processes import in_processes
-from fspo.rules import Rule
 from fspo.stats.bins import Bins, make_bins
 
 Progress = Callable[..., None]
@@ -68,11 +66,15 @@ def analyse(
         Number of Dask workers, or address of a Dask scheduler (`analysis.log.workers.on_workers`). The workers read the
         rows of the log if it is streamed (has too many rows to be read at once: `analysis.log.loading.IN_MEMORY`).
     """
-    states, rows = _before(run, bins, options)
+    known = candidates(run.ratio.on)
+    following = [name for name in options.bands if run.streamed and known[name].adapt != "none"]
+    replays = {name: Replay(known[name]) for name in following}  # a log in memory is replayed by `make_cases`
+    states = {name: replayed.states for name, replayed in replays.items()}
+    rows: TableRows = dict(zip(("moments", "scaling"), moment_tables(run, bins, options.window), strict=True))
     cases = make_cases(options.bands, options.targets, None if run.streamed else run.rows, states, run.ratio.on)
     trained = trained_case(run)
     judged = [*cases, *criterion_cases(options.targets, run.ratio.on)]
-    tally, found = look_through(run, bins, judged, options.window, partial(progress, "acceptance"), workers)
+    tally, found = look_through(run, bins, judged, options.window, partial(progress, "acceptance"), workers, replays)
     # Take the counts of the complete log: those in ``run`` are of a sample of the rows if the log is streamed.
     run = replace(run, counts=found.notes.counts)
     rows |= vars(tables_of(run, tally))
@@ -118,27 +120,6 @@ def _scored(
         counts["updates"] += window.updates
     counts |= {name: windows.notes.counts.get(name, 0) for name in LEFT_OUT}
     return {name: table.rows() for name, table in tables.items()}, counts, Notes(windows.notes.damage)
-
-
-def _before(run: Run, bins: Bins, options: Options) -> tuple[dict[str, dict[int, Rule]], TableRows]:
-    """Make the tables moments and scaling; on a streamed log, replay bands that follow a target too.
-
-    To replay a band is to let it learn its range from the log, update by update. The first result holds, for each
-    replayed band, the rule in force at each step. A streamed log (one with too many rows to be read at once) is read by
-    two processes at the same time: one replays the bands, the other makes the tables.
-    """
-
-    def described(_: Callable[[], None]) -> TableRows:
-        moments, scaling = moment_tables(run, bins, options.window)
-        return {"moments": moments, "scaling": scaling}
-
-    if run.stream is None:
-        return {}, described(lambda: None)
-    known = candidates(run.ratio.on)
-    stream, rules = run.stream, {name: known[name] for name in options.bands}
-    following = {name: rule for name, rule in rules.items() if rule.adapt != "none"}
-    states, tables = in_processes([lambda _: replay_log(following, stream, options.window), described])
-    return states, tables
 
 
 def _without_a_range(tally: Tally) -> Notes:

@@ -86,7 +86,7 @@ def test_lists_of_log_columns_name_columns_of_the_schema():
         "prompt_length",
         "total_length",
     }
-    for listed in (patient.READ, patient.IDS, usable.ROW_COLUMNS, usable.LEARNT):
+    for listed in (patient.READ, patient.IDS, usable.ROW_COLUMNS):
         assert set(listed) <= set(LOG_COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
     assert set(names.COLUMNS) - set(LOG_COLUMNS) == others

@@ -49,7 +49,8 @@ class Copies(NamedTuple):
     judged : bool array (N,)
         Rows of at least ``LONG`` tokens with a log-ratio other than 0.
     mixed : bool array (N,)
-        Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal.
+        Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal; none if no
+        two judged rows of the log are equal.
     prompts : bool array (N,)
         Judged rows that equal a row of another prompt.
     pairs : bool array (N,)
@@ -83,17 +84,18 @@ def find_copies(
     """Find the rows (N,) that agree in length and in all ``numbers`` with a row of another response in the same rollout
     and step. The first of the ``numbers`` is S, the others are further sums over a response's tokens.
     """
-    import pandas as pd
-
     number = len(step)
     found = Copies(*(np.zeros(number, bool) for _ in Copies._fields))
     judged = np.flatnonzero((length >= LONG) & (numbers[0] != 0) & np.isfinite(numbers[0]))
     found.judged[judged] = True
     key = marks(*(x[judged].astype(np.float64) for x in (rollout, step, length, *numbers)))
+    ordered = np.sort(key)
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return found
+    import pandas as pd
+
     twice = pd.Series(key).duplicated(keep=False).to_numpy()
     found.mixed[judged] = _differing(numbered(rollout[judged], step[judged], prompt[judged]), key)
-    if not twice.any():
-        return found
     rows = judged[twice]
     rows = rows[np.argsort(response[rows], kind="stable")]
     place = np.searchsorted(judged, rows)

@@ -7,8 +7,9 @@ section 1).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,23 +97,23 @@ class Rows:
         return np.where(logged, self.lo, lo), np.where(logged, self.hi, hi)
 
 
-@dataclass(frozen=True)
-class LearningRows:
+class LearningRows(NamedTuple):
     """Columns (N,) from which a band that follows a target learns, sorted by step and, within a step, by response."""
 
-    rollout: Ints
     step: Ints
     S: Floats
     length: Floats
     A: Floats
 
     @staticmethod
-    def of(rows: Rows) -> LearningRows:
-        """Return the columns of ``rows`` from which a band that follows a target learns.
-
-        ``rows`` must be sorted by step and response.
-        """
-        return LearningRows(rows.rollout, rows.step, rows.S, rows.length, rows.A)
+    def of(blocks: Sequence[Rows]) -> LearningRows:
+        """Return the columns of one or more blocks of rows from which a band that follows a target learns."""
+        step, response, *numbers = (
+            np.concatenate([getattr(rows, name) for rows in blocks])
+            for name in ("step", "response", "S", "length", "A")
+        )
+        order = in_order(step, response)
+        return LearningRows(step[order], *(x[order] for x in numbers))
 
 
 DENSE = 4

@@ -16,8 +16,8 @@ import numpy as np
 from analysis.log.notes import Notes
 from analysis.log.partition import Partition
 from analysis.log.ratio import UPDATE, LoggedRatio
-from analysis.log.rows import Ints, LearningRows, Rows, windows
-from analysis.log.usable import LEARNT, Recompute, columns_of, learnt, nothing, usable
+from analysis.log.rows import Ints, Rows, windows
+from analysis.log.usable import Recompute, columns_of, nothing, usable
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_files
 from fspo.gradlog.files import LogFile
@@ -171,15 +171,6 @@ class Stream:
         inside = self.rollouts[(self.rollouts >= chunk.first) & (self.rollouts <= chunk.last)]
         found = list(split(rows, inside[(np.searchsorted(inside, rows.rollout) // size) * size]))
         return found, Notes(damage=tuple(log.damage), counts=counts)
-
-    def learnt(self, chunk: Chunk) -> LearningRows:
-        """Read from a chunk the columns from which a band that follows a target learns; no rows if it is unreadable."""
-        try:
-            log = self.read(chunk, [*dict.fromkeys([*LEARNT, self.partition.column])])
-        except UserError:  # the damage is not reported here, because `windows` reads the same files and reports it
-            none, nothing = np.zeros(0, np.int64), np.zeros(0)
-            return LearningRows(none, none, nothing, nothing, nothing)
-        return learnt(log, self.partition)
 
     def sample(self) -> tuple[GradLog, int]:
         """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""

@@ -13,20 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.log.copies import find_copies
-from analysis.log.partition import LENGTH, Partition, coordinates
+from analysis.log.partition import Partition, coordinates
 from analysis.log.ratio import LARGEST, UPDATE, LoggedRatio
-from analysis.log.rows import (
-    Floats,
-    Ints,
-    LearningRows,
-    Rows,
-    appearances,
-    in_order,
-    numbered,
-    repeated,
-)
+from analysis.log.rows import Floats, Ints, Rows, appearances, numbered, repeated
 from fspo.gradlog import GradLog
-from fspo.stats.clusters import dense
 
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
@@ -34,12 +24,6 @@ ROW_COLUMNS = (
     *("lo", "hi"),
     *("score_status", "rule"),
 )
-LEARNT = (
-    *("rollout", "step", "updates_since_rollout", "prompt_id", "response_id", "length", "log_ratio", "advantage"),
-    *("sum_sq_log_ratio", "k3_sum"),
-)
-"""Columns that :func:`learnt` reads from the log."""
-
 
 Recompute = Callable[[GradLog], Mapping[str, int]]
 """Type of a function that compares logged columns with recomputed ones and returns, by name, how many rows differ."""
@@ -98,28 +82,6 @@ def usable(
         "rows_S_not_0": int(np.count_nonzero(rows.S[counted])),
     }
     return (rows if counted.all() else rows.take(np.flatnonzero(counted))), counts
-
-
-def learnt(log: GradLog, partition: Partition) -> LearningRows:
-    """Return the columns from which a band that follows a target learns, ordered by step and response.
-
-    The rows are those that :func:`usable` keeps for an analysis of S.
-
-    Parameters
-    ----------
-    log : GradLog
-        A log with the columns ``LEARNT`` and the partition's column.
-    """
-    log, _ = _sound(log, UPDATE)
-    integers = ("rollout", "step", "response_id")
-    rollout, step, response = (log.column(name).astype(np.int64, copy=False) for name in integers)
-    keep = _updates(log, rollout, step) >= 1
-    if partition != LENGTH:
-        keep &= np.isfinite(coordinates(log, partition))
-    kept = np.flatnonzero(keep)
-    kept = kept[in_order(step[kept], response[kept])]
-    numbers = (log.column(name)[kept].astype(np.float64) for name in ("log_ratio", "length", "advantage"))
-    return LearningRows(rollout[kept], step[kept], *numbers)
 
 
 def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
@@ -203,7 +165,7 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
         same = column("staleness_log_ratio", np.nan, np.float64) == 0
         largest = [np.where(same, values, np.nan) for values in largest]
     known = ratio.k3_sum in log and ratio.sum_sq in log
-    batch = dense(step)
+    batch = numbered(step)
     drifts = _drifts(k3_sum, sum_sq, length, batch) if known else np.full((4, n), np.nan)
     reward = column("reward", np.nan, np.float64)
     coordinate = coordinates(log, partition)

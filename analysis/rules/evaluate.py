@@ -164,7 +164,7 @@ def make_cases(
         All rows of the run, on which bands that follow a target are replayed. A band that follows a target keeps its
         preset's range if neither ``rows`` nor ``states`` are given.
     states : mapping of name -> states, optional
-        For bands that were replayed before (:func:`analysis.rules.replay.replay_log`): the rule in force at each step.
+        For bands that are replayed elsewhere (`analysis.tables.passes.look_through`): the rule in force at each step.
     on : str
         The ratio that is analysed.
 

@@ -4,14 +4,13 @@ learns the band of a step from earlier updates only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from analysis.log.rows import Floats, Ints, LearningRows, Rows, in_order
-from analysis.log.stream import Stream
 from fspo.rules import Rule, standardized_excess
 from fspo.rules.online import OnlineRule
 
@@ -28,11 +27,13 @@ class Replay:
     ----------
     states : dict of step -> Rule
         The rule in force at each step, learnt from the rows of earlier steps only.
+    online : OnlineRule
+        What the band has learnt up to now.
     """
 
     def __init__(self, rule: Rule) -> None:
         self.rule, self.states = rule, {}
-        self._online = OnlineRule(rule)
+        self.online = OnlineRule(rule)
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
         """Learn from the rows of further steps, in order; ``m`` is the band's drift for each row, nats per token."""
@@ -43,8 +44,8 @@ class Replay:
         excess[counted] = standardized_excess(self.rule, rows.S, rows.length, rows.A, m, rate)
         starts = np.flatnonzero(np.diff(rows.step, prepend=rows.step[:1] - 1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows.step)], strict=True):
-            self.states[int(rows.step[start])] = self._online.rule
-            self._online.learn(excess[start:stop], rows.length[start:stop], rows.A[start:stop])
+            self.states[int(rows.step[start])] = self.online.rule
+            self.online.learn(excess[start:stop], rows.length[start:stop], rows.A[start:stop])
 
 
 def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
@@ -64,26 +65,16 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
     """
     replayed = Replay(rule)
     ordered = rows.take(in_order(rows.step, rows.response))
-    replayed.add(LearningRows.of(ordered), ordered.centre(rule))
+    replayed.add(LearningRows.of([ordered]), ordered.centre(rule))
     return replayed.states
 
 
-def replay_log(rules: Mapping[str, Rule], stream: Stream, size: int) -> dict[str, dict[int, Rule]]:
-    """Replay several rules on a log that is read in chunks; return for each what :func:`replay` returns.
-
-    Parameters
-    ----------
-    rules : mapping of name -> Rule
-        Rules whose range follows a target (``adapt``), without a drift.
-    size : int
-        Number of rollouts in a block; a chunk of the log holds complete blocks.
-    """
-    found = {name: Replay(rule) for name, rule in rules.items()}
-    for chunk in stream.chunks(size) if rules else ():
-        rows = stream.learnt(chunk)
-        for replayed in found.values():
+def learn(replays: Mapping[str, Replay], blocks: Sequence[Rows]) -> None:
+    """Let replayed bands, none of them with a drift, learn from further blocks of a log's rows."""
+    if blocks and replays:
+        rows = LearningRows.of(blocks)
+        for replayed in replays.values():
             replayed.add(rows)
-    return {name: replayed.states for name, replayed in found.items()}
 
 
 def by_step(rows: Rows) -> Iterator[tuple[int, Ints]]:

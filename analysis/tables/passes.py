@@ -1,77 +1,93 @@
 """Read a log once, block by block, and collect sums for the acceptance tables, clip rates over time and notes.
 
 Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
-in memory is one chunk.
+in memory is one chunk. The processes take the chunks in turn, so that each band that follows a target learns from one
+chunk after the other: who has read a chunk is told what the band has learnt before it, and tells it to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import multiprocessing as mp
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from analysis.log.loading import Run, warnings_of
 from analysis.log.notes import Notes
-from analysis.log.rows import Rows
 from analysis.log.stream import Chunk
+from analysis.log.usable import nothing
 from analysis.log.workers import on_workers
 from analysis.rules.evaluate import Case, evaluate, trained_case
+from analysis.rules.replay import Replay, learn
 from analysis.rules.tally import Grouping, Sums, Tally
 from analysis.tables.over_time import OverTimeRow, over_time_rows
 from fspo.base.processes import cores, in_processes
+from fspo.rules import Rule
+from fspo.rules.online import OnlineRule
 from fspo.stats.bins import Bins
 
 
-@dataclass
-class Found:
-    """Results of one pass over the log: sums for the acceptance tables by epoch (`first`, `reused`), rows of the
-    table over_time, and notes."""
+class Share(NamedTuple):
+    """What one process found in its chunks of the log: sums for the acceptance tables by epoch (`first`, `reused`);
+    rows of the table over_time and notes, by the first rollout of a chunk; the rule in force at each step, by replayed band.
+    """
 
-    uses: dict[str, Sums] = field(default_factory=dict)
-    over_time: list[OverTimeRow] = field(default_factory=list)
-    notes: Notes = field(default_factory=Notes)
+    uses: dict[str, Sums]
+    parts: dict[int, tuple[list[OverTimeRow], Notes]]
+    states: Mapping[str, Mapping[int, Rule]]
 
-    def add(self, other: Found) -> None:
-        """Append the table rows and notes from later chunks of the log; ``Tally.merge`` adds the sums in ``uses``."""
-        self.over_time += other.over_time
-        self.notes += other.notes
+
+class Found(NamedTuple):
+    """Rows of the table over_time, and notes, of a complete log."""
+
+    over_time: list[OverTimeRow]
+    notes: Notes
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: run, bins, block size, tally (sums for the acceptance tables), and the rule that
-    trained as a case."""
+    """What a pass over the log needs: run, bins, block size, tally (sums for the acceptance tables), the rule that
+    trained as a case, and bands to be replayed, by name."""
 
     run: Run
     bins: Bins
     size: int
     tally: Tally
     trained: Case | None
+    replays: Mapping[str, Replay]
 
-    def window(self, found: Found, tally: Tally, first: int, rows: Rows) -> None:
-        """Add the rows of the block that begins with rollout ``first`` to the sums of ``tally``, and the block's rows
-        of the table over_time to ``found``.
+    def share(
+        self,
+        chunks: Sequence[Chunk],
+        step: Callable[[], None] = lambda: None,
+        before: Connection | None = None,
+        after: Connection | None = None,
+    ) -> Share:
+        """Read some chunks of the log in this process; return what they hold.
+
+        ``step`` is called after each chunk. What replayed bands have learnt before a chunk comes from ``before``, and
+        what they have learnt after it goes to ``after``.
         """
-        outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
-        tally.add(first, rows, outcome)
-        found.over_time += over_time_rows(self.run, self.bins, rows, outcome)
-
-    def share(self, chunks: Sequence[Chunk], step: Callable[[], None] = lambda: None) -> Found:
-        """Read some chunks of the log in this process; return their sums, rows of the table over_time and notes.
-
-        ``step`` is called after each chunk.
-        """
-        found, tally = Found(), copy(self.tally)
+        tally, parts = copy(self.tally), {}
         tally.uses = {}
         for chunk in chunks:
             windows, notes = self.run.source.windows(chunk, self.size)
-            found.notes += notes
+            if before is not None and after is not None:
+                for replayed, state in zip(self.replays.values(), before.recv(), strict=True):
+                    replayed.online = OnlineRule(replayed.rule, state)
+                learn(self.replays, [rows for _, rows in windows])
+                after.send([replayed.online.state for replayed in self.replays.values()])
+            over_time: list[OverTimeRow] = []
             for first, rows in windows:
-                self.window(found, tally, first, rows)
+                outcome = None if self.trained is None else evaluate(self.trained, rows, rows.rollout, "update")
+                tally.add(first, rows, outcome)
+                over_time += over_time_rows(self.run, self.bins, rows, outcome)
+            parts[chunk.first] = over_time, notes
             step()
-        found.uses = tally.uses
-        return found
+        return Share(tally.uses, parts, {name: replayed.states for name, replayed in self.replays.items()})
 
 
 def look_through(
@@ -81,6 +97,7 @@ def look_through(
     size: int,
     progress: Callable[[float], None] = lambda _: None,
     workers: str | None = None,
+    replays: Mapping[str, Replay] | None = None,
 ) -> tuple[Tally, Found]:
     """Read the complete log once; return its sums for the acceptance tables (tally), and the other results with notes
     (damage, counts, warnings).
@@ -96,26 +113,42 @@ def look_through(
     workers : str, optional
         Number of Dask workers to start, or address of a Dask scheduler (`analysis.log.workers.on_workers`). Without
         it, and for a log in memory, processes that this one starts read the log.
+    replays : mapping of str to Replay, optional
+        Bands that follow a target, to be replayed, without a drift. Their ``states`` fill during the pass, and cases
+        hold the same mappings.
     """
     trained = trained_case(run)
     tally = Tally(run, Grouping.of(run, bins), cases if trained is None else [trained, *cases])
-    over = Pass(run, bins, size, tally, trained)
+    replays = replays or {}
+    over = Pass(run, bins, size, tally, trained, replays)
     chunks = run.source.chunks(size)
-    shares: Iterable[Found]
+    shares: Iterable[Share]
     if workers is None or run.stream is None:
         number = min(cores(), len(chunks))
-        parts = [chunks[i * len(chunks) // number : (i + 1) * len(chunks) // number] for i in range(number)]
-        shares = in_processes([partial(over.share, part) for part in parts], lambda: progress(1 / len(chunks)))
+        ends = [mp.Pipe(duplex=False) for _ in range(number)]
+        ends[0][1].send([replayed.online.state for replayed in replays.values()])
+        jobs = [
+            partial(over.share, chunks[i::number], before=ends[i][0], after=ends[(i + 1) % number][1])
+            for i in range(number)
+        ]
+        shares = in_processes(jobs, lambda: progress(1 / len(chunks)))
     else:
+        # Dask may give a chunk to any worker at any time, so the bands are replayed before.
+        for chunk in chunks if replays else ():
+            learn(replays, [rows for _, rows in replace(run.stream, recomputed=nothing).windows(chunk, size)[0]])
         # Workers may run in another working directory, so they get absolute paths of the log's files. They do not get
         # ``run.rows``, the rows that were sampled from the log, because a pass over a streamed log does not use them.
         files = tuple(replace(file, path=file.path.resolve()) for file in run.stream.files)
         stream = replace(run.stream, files=files)
-        over = replace(over, run=replace(run, rows=run.rows.take(slice(0)), stream=stream))
+        over = replace(over, run=replace(run, rows=run.rows.take(slice(0)), stream=stream), replays={})
         shares = on_workers(workers, over.share, stream.chunks(size), [file.path for file in files], progress)
-    found = Found()
+    parts: dict[int, tuple[list[OverTimeRow], Notes]] = {}
     for share in shares:
         tally.merge(share.uses)
-        found.add(share)
-    found.notes += Notes(warnings=tuple(warnings_of(found.notes.counts, run.partition, run.ratio)))
-    return tally, found
+        parts |= share.parts
+        for name, states in share.states.items():
+            replays[name].states.update(states)
+    ordered = [parts[first] for first in sorted(parts)]
+    notes = sum((notes for _, notes in ordered), Notes())
+    notes += Notes(warnings=tuple(warnings_of(notes.counts, run.partition, run.ratio)))
+    return tally, Found([row for rows, _ in ordered for row in rows], notes)
