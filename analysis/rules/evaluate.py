@@ -39,6 +39,7 @@ from fspo.rules import (
     excess_quantile,
     scaled,
 )
+from fspo.rules.rule import EPS_SHAPES
 
 TARGETS = (0.95, 0.85)
 BANDS = tuple(name for name, (rule, _, _) in PRESETS.items() if rule.level == "sequence")
@@ -135,7 +136,8 @@ class Band:
         if not len(excess):
             raise NO_ADVANTAGE
         factor = excess_quantile(excess, case.target, case.rule.label)
-        scaled(self.rule, factor)  # refuses a factor that no range of the rule gives
+        if self.rule.shape in EPS_SHAPES:
+            scaled(self.rule, factor)  # refuses a factor that no eps gives; every other range can be multiplied
         return factor
 
     def edges(self, factor: float | Floats, at: Ints | slice = slice(None)) -> Edges:

@@ -152,14 +152,15 @@ class Part:
             self.known[kind] = w, Denominators(self.rows, d, x, xx, self.clusters, self.coordinate)
         return self.known[kind]
 
-    def numerators(self, cut: Ints, kind: str = "one", y: Floats | None = None) -> Numerators:
-        """Return the sums of y of `CaseCounts`: ``y`` (0 by default) in the rows with indices ``cut``, and in all other
-        rows the weight that ``kind`` names."""
-        w, of = self.denominators(kind)
-        number = self.by_key(cut)
-        if y is None:
-            xy = of.x - self.by_group(cut, self.x[cut])
-            return Numerators(number, xy, np.zeros(0), np.zeros(0))
+    def kept(self, cut: Ints) -> Numerators:
+        """Return the sums of y of `CaseCounts`: 0 in the rows with indices ``cut``, and 1 in all other rows."""
+        xy = self.denominators("one")[1].x - self.by_group(cut, self.x[cut])
+        return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
+
+    def weighed(self, cut: Ints, number: Floats, kind: str, y: Floats) -> Numerators:
+        """Return the sums of y of `CaseCounts`: ``y`` in the rows with indices ``cut``, and in all other rows the weight
+        that ``kind`` names. ``number`` (G, K) holds the counts of the rows ``cut``."""
+        w, _ = self.denominators(kind)
         values = w.copy()
         values[cut] = y
         squares = totals(self.bin, self.shape[1], values**2)
@@ -278,14 +279,15 @@ class Tally:
         def banded(i: int, outside: Ints) -> None:
             """Add to the band acceptance of case ``i``; ``outside`` holds the indices of the rows outside the band."""
             some = place[outside]
-            add(sums.of_cases, (i, "band", "all", "one"), whole.numerators(outside))
-            add(sums.of_cases, (i, "band", "nonzero", "one"), acting.numerators(some[some >= 0]))
+            add(sums.of_cases, (i, "band", "all", "one"), whole.kept(outside))
+            add(sums.of_cases, (i, "band", "nonzero", "one"), acting.kept(some[some >= 0]))
 
         def updated(i: int, cut: Ints, kind: str, y: Floats) -> None:
             """Add to the update and weight acceptance of case ``i``, whose weight is ``kind``; ``cut`` holds the
             clipped rows' indices among the rows with A != 0, and ``y`` what is left of their weights."""
-            add(sums.of_cases, (i, "update", "nonzero", "one"), acting.numerators(cut))
-            add(sums.of_cases, (i, "weight", "nonzero", kind), acting.numerators(cut, kind, y))
+            kept = acting.kept(cut)
+            add(sums.of_cases, (i, "update", "nonzero", "one"), kept)
+            add(sums.of_cases, (i, "weight", "nonzero", kind), acting.weighed(cut, kept.cut, kind, y))
 
         if self.logged:
             if self.logged_band:
@@ -293,7 +295,11 @@ class Tally:
             y = rows.multiplier[nonzero]
             if np.all(np.isfinite(y)):
                 cut = np.flatnonzero(y != 1)
-                add(sums.of_cases, (LOGGED, "update", "nonzero", "one"), acting.numerators(cut, "one", y[cut]))
+                add(
+                    sums.of_cases,
+                    (LOGGED, "update", "nonzero", "one"),
+                    acting.weighed(cut, acting.by_key(cut), "one", y[cut]),
+                )
             else:
                 sums.reasons.setdefault((LOGGED, "update"), "multiplier not logged")
         bands: dict[str, Band | None] = {}

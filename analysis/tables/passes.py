@@ -32,7 +32,8 @@ from fspo.stats.bins import Bins
 
 class Share(NamedTuple):
     """What one process found in its chunks of the log: sums for the acceptance tables by epoch (`first`, `reused`);
-    rows of the table over_time and notes, by the first rollout of a chunk; the rule in force at each step, by replayed band.
+    rows of the table over_time and notes, by the first rollout of a chunk; by replayed band the rule in force at each
+    step.
     """
 
     uses: dict[str, Sums]
