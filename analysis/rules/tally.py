@@ -158,8 +158,8 @@ class Part:
         return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
 
     def weighed(self, cut: Ints, number: Floats, kind: str, y: Floats) -> Numerators:
-        """Return the sums of y of `CaseCounts`: ``y`` in the rows with indices ``cut``, and in all others the weight that
-        ``kind`` names. ``number`` (G, K) holds the counts of the rows ``cut``."""
+        """Return the sums of y of `CaseCounts`: ``y`` in the rows with indices ``cut``, and in all others the weight
+        that ``kind`` names. ``number`` (G, K) holds the counts of the rows ``cut``."""
         w, _ = self.denominators(kind)
         values = w.copy()
         values[cut] = y
