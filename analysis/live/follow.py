@@ -58,7 +58,7 @@ class RolloutView(NamedTuple):
 
 
 class Follower:
-    """Follower of the log of one run, which reads new rollouts as they are written.
+    """Reads the log of one run while it grows: each rollout once, when it is written. It keeps what the page shows.
 
     >>> follower = Follower("RUN")
     >>> follower.poll()                  # reads the rollouts that are new, and says whether anything changed
@@ -77,9 +77,10 @@ class Follower:
     ----------
     seen : list of RolloutView
         The rollouts that were read, in order. A new list replaces this one when reading starts again.
-    starts : int
-        Number of times that reading started at the log's first rollout: 1, and 1 more each time that :meth:`poll` found
-        that the log must be read again.
+    starts, waiting : int
+        How often reading began at the log's first rollout; number of rollouts that are written and not read yet.
+    run : Run, optional
+        The last rollout that was read and has rows to analyse.
     diagnosis : Diagnosis, optional
         The last answers of ``fspo doctor``. The attribute ``asked`` is the number of rollouts that they are about.
     first_found : dict of str to int
