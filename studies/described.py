@@ -223,7 +223,7 @@ def _setting(source: str, target: float) -> str:
 
 
 def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
-    """Yield the columns of `BinRate` from ``rule`` on."""
+    """Yield the values of the columns of `BinRate`, from ``rule`` to the last column."""
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             cut = clipped_offline(preset(name).rule, rows, clip_rate)

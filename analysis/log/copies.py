@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from analysis.log.rows import numbered
 
 LONG = 8
-"""Least length, tokens, of two responses that count as copies if S and the other sums are equal to the last bit."""
+"""Least length, tokens, of a row that may count as a copy of another. Short responses are often equal by chance."""
 COPIES = 0.03
 """If at least this share of the judged rows (those of ``LONG`` tokens or more, with S other than 0) has a copy under
 another prompt, such copies are left out."""
