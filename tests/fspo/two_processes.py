@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tiny_run
 import torch
-from tiny_updates import move
+from tiny_updates import made_batch, move
 
 from fspo.rollouts.batches import RolloutBatch, plan_minibatches
 from fspo.rollouts.metric_sums import Counts
@@ -24,20 +24,8 @@ def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
     advantages[:1] = 0.0
     prompts = [draw.integers(2, 24, 4 + i // size) for i in range(n)]
     responses = [draw.integers(2, 24, draw.integers(1, 20)) for _ in range(n)]
-    return RolloutBatch(
-        rollout=0,
-        behaviour_version=0,
-        prompts=prompts,
-        responses=responses,
-        sampler_log_probs=[draw.normal(-2, 0.5, len(r)) for r in responses],
-        truncated=np.zeros(n, bool),
-        rewards=np.zeros(n),
-        advantages=advantages,
-        reward_status=np.full(n, "ok"),
-        prompt_ids=np.repeat(np.arange(groups), size),
-        response_ids=np.arange(n),
-        info={},
-    )
+    log_probs = [draw.normal(-2, 0.5, len(r)) for r in responses]
+    return made_batch(responses, size, prompts=prompts, sampler_log_probs=log_probs, advantages=advantages)
 
 
 def main(folder: Path, name: str, *arguments: str) -> None:

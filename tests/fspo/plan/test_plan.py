@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_run
 import torch
+from tiny_updates import made_batch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fspo.base.options import parse
@@ -36,21 +37,9 @@ def small(width: int, layers: int = 3, tied: bool = False) -> Qwen3Config:
 def full_batch(rows: int, prompt: int, response: int) -> RolloutBatch:
     """Responses of full length; every other one is one token shorter."""
     rng = np.random.default_rng(0)
-    lengths = [response - i % 2 for i in range(rows)]
-    return RolloutBatch(
-        rollout=0,
-        behaviour_version=0,
-        prompts=[rng.integers(2, 24, prompt) for _ in range(rows)],
-        responses=[rng.integers(2, 24, n) for n in lengths],
-        sampler_log_probs=[np.zeros(n) for n in lengths],
-        truncated=np.zeros(rows, bool),
-        rewards=np.zeros(rows),
-        advantages=np.where(np.arange(rows) % 2, 1.0, -1.0),
-        reward_status=np.full(rows, "ok"),
-        prompt_ids=np.arange(rows) // 2,
-        response_ids=np.arange(rows),
-        info={},
-    )
+    prompts = [rng.integers(2, 24, prompt) for _ in range(rows)]
+    responses = [rng.integers(2, 24, response - i % 2) for i in range(rows)]
+    return made_batch(responses, 2, prompts=prompts, advantages=np.where(np.arange(rows) % 2, 1.0, -1.0))
 
 
 def measured(tmp_path: Path, shape: Qwen3Config, arguments: list[str], rows: int, config: Any) -> int:

@@ -18,15 +18,7 @@ from fspo.gradlog import read_log
 from fspo.models.load import load_model
 from fspo.sampling.picking import pick_tokens
 from fspo.sampling.precision import lowered
-from tests.fspo.sampling.test_sample import (
-    MODELS,
-    PROMPTS,
-    SMALL,
-    assert_same,
-    draw,
-    plain_logprobs,
-    small_model,
-)
+from tests.fspo.sampling.test_sample import PROMPTS, SMALL, assert_same, draw, plain_logprobs, small_model
 
 LOGITS = torch.log(torch.tensor([[0.15, 0.5, 0.05, 0.3]]))
 
@@ -47,16 +39,6 @@ def test_top_p_by_hand(top_p: float, temperature: float, u: float, token: int, p
     got, logprob = pick_tokens(LOGITS, torch.tensor([u], dtype=torch.float64), temperature, top_p)
     assert got.item() == token
     assert logprob.exp().item() == pytest.approx(probability, abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("precision", ["same", "int8"])
-def test_engines_draw_the_same_tokens(kind: str, precision: str) -> None:
-    model = small_model(kind)
-    fast = draw(model, engine="fast", top_p=0.8, precision=precision)
-    assert_same(fast, draw(model, engine="generate", top_p=0.8, precision=precision))
-    other = draw(model, engine="fast", precision=precision)
-    assert any(not np.array_equal(a, b) for a, b in zip(fast.tokens, other.tokens, strict=True))
 
 
 def enumerated(model: PreTrainedModel, prompt: list[int], steps: int, eos: int, top_p: float) -> dict:

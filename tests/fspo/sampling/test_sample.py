@@ -61,6 +61,7 @@ def small_model(kind: str) -> PreTrainedModel:
     return build_embedded_model()
 
 
+CUT_INT8 = {"top_p": 0.8, "precision": "int8"}
 MODELS = ["embedded", "qwen3-eager", "llama", "mistral-window", "gpt2", "lora"]
 PROMPTS = [list(range(3, 3 + 1 + (5 * i) % 7)) for i in range(24)]
 
@@ -155,12 +156,15 @@ def test_large_vocabulary_is_picked_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("temperature", [0.7, 0.0])
-def test_engines_give_the_same_responses(kind, temperature):
+@pytest.mark.parametrize("options", [{"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.8}, CUT_INT8], ids=str)
+def test_engines_give_the_same_responses(kind, options):
     model = small_model(kind)
-    fast = draw(model, engine="fast", temperature=temperature)
-    assert_same(fast, draw(model, engine="generate", temperature=temperature))
-    if temperature:
+    fast = draw(model, engine="fast", **options)
+    assert_same(fast, draw(model, engine="generate", **options))
+    if "top_p" in options:
+        other = draw(model, engine="fast", **options | {"top_p": 1.0})
+        assert any(not np.array_equal(a, b) for a, b in zip(fast.tokens, other.tokens, strict=True))
+    elif options["temperature"]:
         assert len(set(fast.lengths.tolist())) > 3  # rows did finish at different times
         assert fast.truncated.any()
 
