@@ -189,7 +189,7 @@ def correctness(at: Place) -> Found:
 
 
 def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
-    """Return the options of a run on even-tokens: model of the shape ``shape``, random bfloat16 weights, no LoRA."""
+    """Return options of the run ``run`` on even-tokens: a model of this shape, random bfloat16 weights, no LoRA."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=at.tiny,
@@ -205,7 +205,7 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
 
 
 def train(at: Place, config: c.TrainConfig, began: float, seconds: float, **parts: Any) -> list[dict[str, Any]]:
-    """Train for as many rollouts as fit into ``seconds`` since ``began``, save no weights; return their metrics."""
+    """Train for the rollouts that fit into ``seconds`` since ``began``; return metrics. ``parts`` go to the trainer."""
 
     class Limited(Trainer):
         def _rollouts(self) -> dict[str, float]:

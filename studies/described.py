@@ -36,8 +36,7 @@ LEAST = 30
 FAIR_RATES = (0.05, 0.15, 0.30)
 """Clip rates at which the fair exponent is estimated."""
 VARIED = {"fspo": ("c", (0.01, 0.03, 0.1, 0.3)), "rloo": ("eps", (0.1, 0.2, 0.4, 0.8))}
-"""By rule: the letter of its range, and symmetric ranges from narrow to wide. eps lies below 1, since 1 - eps must lie
-above 0."""
+"""By rule: the letter of its range, and symmetric ranges from narrow to wide (eps below 1, so that 1 - eps > 0)."""
 DUAL = 3.0
 """Importance weight at the edge of the dual clip, as in PPO's variant for A < 0."""
 ERRORS = ("bias2_direction", "variance_direction", "mse_direction")
@@ -174,7 +173,8 @@ def of_strata(run: Run, rows: Rows) -> Iterator[Found]:
 
 
 def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float64]]:
-    """Return M / a - 1 (N,) as "all", a_s / a - 1 by partition: M is ``kept``, a its mean, a_s that in a stratum."""
+    """Return factors (N,) by name: under "all" M / a - 1, M being ``kept`` and a its mean; under the name of each
+    partition in ``strata`` a_s / a - 1, a_s being the mean of M in the response's stratum."""
     found = {"all": kept / kept.mean() - 1}
     for of, stratum in strata.items():
         rates = np.bincount(stratum, kept) / np.maximum(np.bincount(stratum), 1)

@@ -152,7 +152,7 @@ def _same(table: pd.DataFrame, row: pd.Series) -> Any:
 
 
 def _rates(rows: pd.DataFrame, slope: float, low: float, high: float) -> list[str]:
-    """Return a rule's cells: clip rates of first and last bin, their ratio, and the slope [``low``, ``high``]."""
+    """Return a rule's cells: clip rates of first and last bin, their ratio, the slope with its interval."""
     few, many = 1 - rows.sort_values("bin")["estimate"].iloc[[0, -1]]
     ratio = _number(many / few) if few > 0 else "-"
     points = "-" if math.isnan(low) else _interval(*(-100 * value for value in (slope, high, low)), form="+.1f")
