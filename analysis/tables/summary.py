@@ -26,8 +26,8 @@ def summarize(
     scored: dict[str, Any],
     notes: Notes,
 ) -> dict[str, Any]:
-    """Return the content of summary.json; ``notes`` are the notes (damage, warnings, counts) of all steps of the
-    analysis.
+    """Return the content of summary.json. ``integrity`` is the check of table lemma, ``scored`` counts scores and
+    updates, ``notes`` are the notes (damage, warnings, counts) of all steps of the analysis.
     """
     warnings = list(notes.warnings)
     n = notes.counts
