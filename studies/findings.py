@@ -206,7 +206,7 @@ def fair_exponents(numbers: Frame, style: Style) -> Figure:
 
 @styled
 def lost_direction(numbers: Frame, style: Style) -> Figure:
-    """Draw the cosine of the clipped with the unclipped update, and the share of its loss that lies between lengths."""
+    """Draw the cosine of clipped and unclipped gradient, and which share of the lost direction is between lengths."""
     quantities = {"cosine": "cosine with the unclipped update",
                   "share of the loss between strata of length": "share of the loss between lengths"}  # fmt: skip
     data = numbers[numbers.quantity.isin(list(quantities)) & numbers.rule.isin(COMPARED)]

@@ -83,8 +83,8 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "upda
 
 
 def clipped_by_learnt(rule: Rule, rows: Rows) -> NDArray[np.bool_]:
-    """Return which of the rows (N,) a rule clips that learns from earlier updates. Of the first update, before which it
-    has learnt nothing, it clips none."""
+    """Return which of the rows (N,) are clipped by ``rule``, whose range is learnt from the rows of earlier updates. In
+    the first update, before which nothing was learnt, none is."""
     online, clipped = OnlineRule(rule), np.zeros(len(rows), bool)
     for number, step in enumerate(np.unique(rows.step)):
         at = np.flatnonzero(rows.step == step)

@@ -246,8 +246,8 @@ class PopulationTable:
         return out
 
     def _sketch_error(self, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]) -> float:
-        """Return the part of a quantity's standard error that is due to sketching and is not in the jackknife's
-        standard error.
+        """Return which part of the standard error of a quantity, in bin ``k`` and of case ``i``, is due to sketching
+        and not in the jackknife's standard error. ``values`` holds the pooled terms of `_terms`.
         """
         if quantity != "cosine":
             if quantity.startswith("variance"):
