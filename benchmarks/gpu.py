@@ -107,7 +107,7 @@ def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) 
 
 
 def check_log_probs(at: Place) -> dict[str, Any]:
-    """Compare token log-probs, computed tile by tile, and those of the whole logits, with the latter in float64.
+    """Compare token log-probs with those of whole logits in float64: computed tile by tile, and from whole logits.
 
     Tiles pass if their largest error is no more than twice that of the whole logits in the same type.
     """

@@ -27,7 +27,7 @@ from fspo.rules import Ratio
 
 TABLE = Path(__file__).parent / "results" / "mismatch.csv"
 MASKS = ("mis", "geo-mask", "engine-sqrt")
-"""The corrections that are compared, at ranges by which each accepts the shares ``TARGETS`` of every 5 rollouts."""
+"""The corrections that are compared, each at ranges by which it accepts the shares ``TARGETS`` of 5 rollouts."""
 EDGES = (1, 16, 32, 64, 128, 192, 265)
 FIRST = "subset == 'all' and use == 'first'"
 MASKED = f"rule in {MASKS} and outside == 'mask' and source == 'matched'"
