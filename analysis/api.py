@@ -81,15 +81,13 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
         return read_tables([run], find_partition(wanted.by), known_ratio(wanted.on))
 
 
-def doctor(source: Source, columns: Mapping[str, str] | None = None, target: float | None = None) -> pd.DataFrame:
+def doctor(source: Source, columns: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the doctor's answers: a row for each check with the columns check, status, severity, summary and `fix`.
 
     Parameters
     ----------
     source, columns
         As in `load_run`.
-    target : float, optional
-        The band acceptance that the rule was meant to have.
 
     Raises
     ------
@@ -97,6 +95,6 @@ def doctor(source: Source, columns: Mapping[str, str] | None = None, target: flo
         If there is nothing to examine.
     """
     with _run_folder(source, columns) as run:
-        answers = [answer.to_dict() for answer in examine(run, target).answers]
+        answers = [answer.to_dict() for answer in examine(run).answers]
     table = pd.DataFrame(answers, columns=["id", "status", "severity", "summary", "fix"])
     return table.rename(columns={"id": "check"})

@@ -143,7 +143,6 @@ doctor torn -> torn
 doctor badyaml -> config.yaml is no valid YAML
 doctor aliases -> an alias stands for another value: write it out
 train --output aliases --resume true -> an alias stands for another value: write it out
-doctor none --target .nan -> target
 doctor none --json file -> did not write it, so it is not overwritten
 import empty.csv -> empty.csv
 import noise.parquet -> noise.parquet

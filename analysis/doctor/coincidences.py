@@ -1,21 +1,18 @@
-"""Check for coincidences that chance cannot explain: rows with different ids that are equal to the last bit,
-minibatches sorted by length, advantages that depend on length.
+"""Check for coincidences that chance cannot explain: equal rows with different ids, values of S or lengths that many
+rows share, advantages that depend on length.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
-from analysis.log.copies import COPIES, LEAST, LONG, SAME_PROMPT, find_copies, marks
+from analysis.doctor.patient import MIN_ROWS, Floats, Rows
+from analysis.log.copies import COPIES, LEAST, LONG, SAME_PROMPT, find_copies
 from analysis.log.rows import numbered, repeated
 
-MARKS = 32
-"""Number of rows of each rollout whose hashes are kept, so that a later rollout that copies it is recognised."""
 HELD, LEAST_HELD = 0.005, 5
 """S is reported as held at a limit if at least the share ``HELD`` of the rows has exactly the log's greatest (or least)
 S, and these rows are of at least ``LEAST_HELD`` prompts. Rows of fewer prompts may be responses of equal text, which is
@@ -40,45 +37,33 @@ UNCHANGED = 0.5
 """S is reported as not computed again if at least this share of the later uses have exactly the S of the use before."""
 ONE_LENGTH = 0.9
 """Lengths are reported as those of padded minibatches if in this share of them all responses have one length."""
-SORTED, SURE = 0.3, 3.0
-"""Minibatches are reported as sorted by length if the share of the variance of log length that lies between minibatches
-exceeds the share to be expected by chance by at least ``SORTED``, and by ``SURE`` standard deviations of chance. A run
-whose minibatches are drawn by chance is reported in 1 of 100 cases at most, however often it is examined.
-"""
 BY_LENGTH = 0.97
-"""The correlation of A with the length inside groups is reported if its absolute value exceeds this."""
+"""The mean over groups of the correlation of A with the length is reported if its absolute value exceeds this."""
 
 
 def counted_twice(rows: Rows) -> Answer:
-    """Check whether responses stand in the log under two ids: rows equal to the last bit, or a rollout that copies an
-    earlier one.
-    """
+    """Check whether responses stand in the log under two ids: rows equal to the last bit."""
     rows = _changed(rows)
     sums = [np.nan_to_num(rows[c]) for c in ("log_ratio", "reward", "sum_sq_log_ratio", "k3_sum")]
     copies = find_copies(*(rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length")), *sums)
     judged, mixed = int(copies.judged.sum()), int(copies.mixed.sum())
     if judged < MIN_ROWS:
         return not_checked(f"{judged} rows of {LONG} tokens or more with S other than 0")
-    copied = _copied_rollouts(rows, sums)
     of_others = float(copies.prompts.sum()) / judged
     same = float(copies.pairs.sum()) / mixed if mixed >= LEAST else 0.0
     evidence = (
         Evidence("rows equal to the last bit to one of another prompt in the same step", of_others, unit="share"),
         Evidence("rows with copies of another id, in pairs, where a group's rows differ", same, unit="share"),
-        Evidence("rollouts that copy an earlier one", float(len(copied))),
     )
-    doubled = {"prompts": of_others >= COPIES, "pairs": same >= SAME_PROMPT}
-    since = [int(rows["rollout"][getattr(copies, what)].min()) for what, on in doubled.items() if on]
-    if not since and not copied:
+    doubled = [copies.prompts] * (of_others >= COPIES) + [copies.pairs] * (same >= SAME_PROMPT)
+    if not doubled:
         return clear("no response stands under two ids", *evidence)
-    texts = [f"rollout {a} copies rollout {b}" for a, b in list(copied.items())[:3]]
-    if since:
-        texts.append(f"{max(of_others, same):.0%} of the rows have S, L and sums of another id, to the last bit")
     return found(
-        "; ".join(texts) + ": responses are counted twice, and intervals are too narrow",
+        f"{max(of_others, same):.0%} of the rows have S, L and sums of another id, to the last bit: responses are "
+        "counted twice, and intervals are too narrow",
         "look for a rank whose rows were gathered and logged again, or a file copied under another number",
         *evidence,
-        since=min([*since, *copied]),
+        since=min(int(rows["rollout"][which].min()) for which in doubled),
         severity=Severity.CRITICAL,
     )
 
@@ -86,24 +71,6 @@ def counted_twice(rows: Rows) -> Answer:
 def _changed(rows: Rows) -> Rows:
     """The rows with a token whose S an update has changed."""
     return rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
-
-
-def _copied_rollouts(rows: Rows, sums: list[Floats]) -> dict[int, int]:
-    """Return the rollouts of which half of the remembered rows are rows of one earlier rollout, with that rollout.
-
-    Of each rollout ``MARKS`` rows of ``LONG`` tokens or more are remembered, by a hash of their length and sums.
-    """
-    long = rows.L >= LONG
-    mark, rollout = marks(*(x[long] for x in (rows.L, *sums))), rows["rollout"][long]
-    seen: dict[int, int] = {}
-    copied: dict[int, int] = {}
-    for number in np.unique(rollout).tolist():
-        here = np.unique(mark[rollout == number])[:MARKS].tolist()
-        earlier = Counter(seen[m] for m in here if m in seen).most_common(1)
-        if earlier and len(here) >= 8 and earlier[0][1] >= len(here) / 2:
-            copied[number] = earlier[0][0]
-        seen |= {m: number for m in here if m not in seen}
-    return copied
 
 
 def values_of_s(rows: Rows) -> Answer:
@@ -120,12 +87,10 @@ def values_of_s(rows: Rows) -> Answer:
     later = (key[1:] == key[:-1]) & (np.diff(rows["step"][order]) > 0)
     same = later & (S[order][1:] == S[order][:-1])
     if later.sum() >= MIN_ROWS and same.sum() > UNCHANGED * later.sum():
-        share = float(same.sum() / later.sum())
         return found(
-            f"{share:.0%} of the responses have the same S, to the last bit, at a later update: new log-probs are not "
-            "computed again after updates",
+            f"{same.sum() / later.sum():.0%} of the responses have the same S, to the last bit, at a later update: new "
+            "log-probs are not computed again after updates",
             "compute the new log-probabilities at each update, under the weights that it changes",
-            Evidence("later uses with an unchanged S", share, unit="share"),
             severity=Severity.CRITICAL,
         )
     for end, value in (("greatest", float(S.max())), ("least", float(S.min()))):
@@ -135,7 +100,6 @@ def values_of_s(rows: Rows) -> Answer:
                 f"{len(held)} rows of {held.clusters} prompts have exactly the {end} S, {value:.6g}: S is held at a "
                 "limit before the rule sees it",
                 "log S as it is, and let the rule bound the weight",
-                Evidence(f"rows at the {end} S", len(held) / n, unit="share"),
                 since=int(held["rollout"].min()),
             )
     single = S.astype(np.float32)
@@ -145,11 +109,10 @@ def values_of_s(rows: Rows) -> Answer:
             "float16": S.astype(np.float16) == S,
         }
     for kind, which in exact.items():
-        if (share := float(np.mean(which))) > 0.99:
+        if np.mean(which) > 0.99:
             return found(
                 f"every S is a {kind} number: sums over many tokens lose the changes of single tokens",
                 "subtract and sum log-probabilities in float32 or float64",
-                Evidence(f"rows whose S is a {kind} number", share, unit="share"),
             )
     return clear("S has all its digits and is held nowhere")
 
@@ -165,37 +128,30 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
         return not_checked("the log does not say which responses are truncated")
     marked = rows["truncated"] == 1
     lengths, all_of = np.unique(rows.L, return_counts=True)
-    number, longest, least = _extremes(rows)
-    several, one = int(np.sum(number)), int(np.sum(number & (longest == least)))
+    batch = numbered(rows["rollout"], rows["step"])
+    of_one = [np.bincount(batch, ~repeated(batch, rows[of].astype(np.int64))) < 2 for of in ("prompt_id", "length")]
+    several, one = int(np.sum(~of_one[0])), int(np.sum(~of_one[0] & of_one[1]))
     if several >= LENGTHS and one >= ONE_LENGTH * several and len(lengths) > 2:
         return found(
             f"in {one} of {several} minibatches all responses have one length: padding counts in the length",
             "count the tokens of the loss's mask, which ends with the end-of-sequence token",
-            Evidence("minibatches of one length", one / several, unit="share"),
         )
-    largest, guessed = lengths[-1], False
+    guessed = False
     of_marked, times = np.unique(rows.L[marked], return_counts=True)
     if marked.sum() >= MARKED and times.max() >= ONE_LIMIT * marked.sum():
         limit = int(of_marked[times.argmax()])
-    if not marked.any() and (limit is None or largest < limit):
-        upper = all_of[(lengths >= largest / 2) & (lengths < largest)]
-        if all_of[-1] >= max(CUT_OFF * len(rows), LEAST_PILE, TIMES * max(upper, default=all_of[-1])):
-            limit, guessed = int(largest), True
-    if limit is None:
-        return not_checked("neither the configuration nor responses marked as truncated show a token limit")
-    different = int(np.sum(lengths < limit))
-    if different < LENGTHS:
-        return not_checked(f"{different} lengths below the token limit, {LENGTHS} are wanted")
+    elif not marked.any() and (limit is None or lengths[-1] < limit):
+        upper = all_of[(lengths >= lengths[-1] / 2) & (lengths < lengths[-1])]
+        guessed = all_of[-1] >= max(CUT_OFF * len(rows), LEAST_PILE, TIMES * max(upper, default=all_of[-1]))
+        limit = int(lengths[-1]) if guessed else limit
+    if limit is None or np.sum(lengths < limit) < LENGTHS:
+        return not_checked("the log and the configuration show no token limit, or few lengths below it")
     at, over = (int(np.sum(~marked & which)) for which in (limit == rows.L, limit < rows.L))
     low = int(0.8 * limit)
     below = float(np.sum((low <= rows.L) & (limit > rows.L))) / (limit - low)
-    evidence = (
-        Evidence(f"responses of {limit} tokens, the limit, not marked as truncated", at / len(rows), unit="share"),
-        Evidence("responses of more tokens, not marked as truncated", over / len(rows), unit="share"),
-    )
     wrong = over + at * (at >= 5 * below + 5 * math.sqrt(below))
     if wrong < max(PILE * len(rows), LEAST_PILE):
-        return clear("no pile of ended responses at the token limit, and none beyond", *evidence)
+        return clear("no pile of ended responses at the token limit, and none beyond")
     what = f"{wrong} responses have {limit} tokens, the limit, or more, and are not marked as truncated"
     if guessed:
         what = f"{wrong} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may be "
@@ -204,61 +160,7 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
         what,
         "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
         "padding in the length",
-        *evidence,
         severity=Severity.INFO if guessed else Severity.WARNING,
-    )
-
-
-def _extremes(rows: Rows) -> tuple[Mask, Floats, Floats]:
-    """Return for each minibatch whether it has several prompts, its greatest length and its least length."""
-    batch = numbered(rows["rollout"], rows["step"])
-    number = int(batch.max()) + 1
-    longest, least = np.zeros(number), np.full(number, np.inf)
-    np.maximum.at(longest, batch, rows.L)
-    np.minimum.at(least, batch, rows.L)
-    prompt = numbered(batch, rows["prompt_id"])
-    of_prompt = np.zeros(int(prompt.max()) + 1, np.int64)
-    of_prompt[prompt] = batch
-    return np.bincount(of_prompt, minlength=number) >= 2, longest, least
-
-
-def sorted_minibatches(rows: Rows) -> Answer:
-    """Check whether the minibatches of a rollout differ in length more than chance explains.
-
-    The measure is the share of the variance of the prompts' mean log lengths that lies between minibatches, less
-    the share expected if whole prompts were put into minibatches at random.
-    """
-    rows = rows.take(rows.first & (rows["length"] >= 1))
-    beyond: list[float] = []
-    variance = 0.0  # of the sum of ``beyond``, if prompts are put into minibatches at random
-    for rollout in np.unique(rows["rollout"]).tolist():
-        here = rows.take(rows["rollout"] == rollout)
-        prompt = numbered(here["prompt_id"], here["step"])
-        mean = np.bincount(prompt, np.log(here.L)) / np.bincount(prompt)
-        step = np.zeros(len(mean), np.int64)
-        step[prompt] = here["step"]
-        batch = numbered(step)
-        number = int(batch.max()) + 1
-        if number < 2 or len(mean) < 2 * number or mean.std() < 1e-9:
-            continue
-        size = np.bincount(batch)
-        level = np.bincount(batch, mean) / size
-        share = float(np.sum(size * (level - mean.mean()) ** 2) / np.sum((mean - mean.mean()) ** 2))
-        between, inside = number - 1, len(mean) - number
-        beyond.append(share - between / (between + inside))
-        variance += 2 * between * inside / ((between + inside) ** 2 * (between + inside + 2))
-    if len(beyond) < 3:
-        return not_checked("fewer than 3 rollouts with several minibatches of several prompts")
-    evidence = Evidence(
-        "variance of log length between minibatches beyond chance", float(np.mean(beyond)), unit="share"
-    )
-    if np.sum(beyond) < max(SORTED * len(beyond), SURE * math.sqrt(variance)):
-        return clear("minibatches do not depend on the length", evidence)
-    return found(
-        "minibatches are sorted by length: updates since the rollout and length are one thing, so no curve over "
-        "length can be told from one over policy lag",
-        "shuffle prompts before they are cut into minibatches",
-        evidence,
     )
 
 
@@ -273,13 +175,16 @@ def advantage_by_length(rows: Rows) -> Answer:
         return not_checked(f"{judged.sum()} groups with three lengths and an advantage, 20 are wanted")
 
     def inside(x: Floats) -> Floats:
-        return (x - (np.bincount(group, x) / count)[group])[judged[group]]
+        x = x - (np.bincount(group, x) / count)[group]
+        return x / np.sqrt(np.maximum(np.bincount(group, x * x), np.finfo(float).tiny))[group]
 
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = {name: np.corrcoef(inside(x), inside(A))[0, 1] for name, x in (("L", rows.L), ("log L", np.log(rows.L)))}
-    name = max(r, key=lambda which: np.nan_to_num(abs(r[which])))
-    evidence = Evidence(f"correlation of A and {name} inside groups", float(r[name]))
-    if not abs(r[name]) > BY_LENGTH:
+    r = {
+        name: float(np.bincount(group, inside(x) * inside(A))[judged].mean())
+        for name, x in (("L", rows.L), ("log L", np.log(rows.L)))
+    }
+    name = max(r, key=lambda which: abs(r[which]))
+    evidence = Evidence(f"mean correlation of A and {name} inside groups", r[name])
+    if abs(r[name]) <= BY_LENGTH:
         return clear("A is no function of the length", evidence)
     return found(
         "inside groups the advantage is a function of the length: the reward counts tokens",
@@ -288,5 +193,5 @@ def advantage_by_length(rows: Rows) -> Answer:
     )
 
 
-ON_ROWS = {check.__name__: check for check in (counted_twice, values_of_s, sorted_minibatches, advantage_by_length)}
+ON_ROWS = {check.__name__: check for check in (counted_twice, values_of_s, advantage_by_length)}
 """The checks that read nothing but rows, by name."""

@@ -9,7 +9,7 @@ from fspo.base.command_line import CommandParser, next_step
 
 EXAMPLES = """examples:
   fspo doctor out/quick/runs/fspo-seed0
-  fspo doctor RUN --target 0.9 --fail-on acceptance --json issues.json
+  fspo doctor RUN --fail-on truncation --json issues.json
   fspo doctor RUN --follow --fail-on critical || kill TRAINER
 """
 
@@ -25,7 +25,6 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
     p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
-    p.add_argument("--target", type=float | None, default=None, help="share inside the range that was aimed at")
     p.add_argument(
         "--follow",
         action="store_true",
@@ -41,14 +40,14 @@ def main(arguments: list[str]) -> int:
     args = build_parser().parse_args(arguments)
     from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 
-    from analysis.doctor.examine import CHECKS, check_target, examine
+    from analysis.doctor.examine import CHECKS, examine
     from analysis.doctor.issues import check_threshold
     from analysis.tables.files import write_json
     from fspo.base.errors import UserError
     from fspo.base.files import refuse_foreign_file
     from fspo.gradlog.files import log_paths
 
-    check_threshold("--fail-on", args.fail_on, list(CHECKS))
+    check_threshold("--fail-on", args.fail_on, CHECKS)
     if args.json is not None:
         refuse_foreign_file(Path(args.json), '"not_checked"', "fspo doctor")
     diagnoses = []
@@ -57,15 +56,14 @@ def main(arguments: list[str]) -> int:
 
         if len(args.runs) > 1:
             raise UserError(f"--follow reads one run, and {len(args.runs)} are named: start fspo doctor for each")
-        check_target(args.target)
         run = Path(args.runs[0])
         if not run.absolute().parent.is_dir():
             raise UserError(f"{run}: neither this run folder nor its parent exists; check the path")
         if not log_paths(run):
             print(f"{run} has no gradient log yet: waiting for its first rollout (Ctrl-C ends)", file=sys.stderr)
-        diagnoses.append(Follower(args.runs[0], target=args.target).until(args.fail_on))
+        diagnoses.append(Follower(args.runs[0]).until(args.fail_on))
     for run in [] if args.follow else tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
-        diagnoses.append(examine(run, args.target))
+        diagnoses.append(examine(run))
     if args.json is not None:
         write_json(Path(args.json), [d.to_dict() for d in diagnoses])
     for diagnosis in diagnoses:

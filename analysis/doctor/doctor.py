@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,44 +13,36 @@ from analysis.doctor import band, batch, ratios
 from analysis.doctor.coincidences import ON_ROWS, length_pile
 from analysis.doctor.first_epoch import FirstEpoch
 from analysis.doctor.issues import Diagnosis
-from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
+from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.doctor.patient import KEPT, READ, Kept, Patient, Rows, columns_of, metrics_of
-from analysis.doctor.recomputed import USUAL, Recomputed
-from analysis.doctor.scalars import ON_SCALARS
+from analysis.doctor.recomputed import estimator, of_columns, succession
+from analysis.doctor.scalars import ON_SCALARS, from_metrics
 from analysis.doctor.selection import by_rewards
-from analysis.doctor.tokens import TokenSums
 from analysis.importing.watch import digest_of
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog
-from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
+from fspo.gradlog.files import LogFile, log_files, log_paths
 from fspo.gradlog.run_folder import saved_config
-from fspo.gradlog.schema import RATIO_COLUMNS, TOKEN_COLUMNS
+from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import PRESETS, Rule
 
 ON_KEPT_ROWS = {
-    "s_zero": ratios.s_zero,
-    "old_recomputed": ratios.old_recomputed,
-    "not_finite": ratios.not_finite,
-    "numerics": ratios.numerics,
-    "advantages_zero": batch.advantages_zero,
-    "truncation": batch.truncation,
-    "dropped_sequences": batch.dropped_sequences,
-    "length_weighted": batch.length_weighted,
-    "mean_length": batch.mean_length,
-    "drift": band.drift,
-    "heavy_weights": band.heavy_weights,
-    "acceptance": band.acceptance,
+    check.__name__: check
+    for check in (
+        *(ratios.s_zero, ratios.old_recomputed, ratios.not_finite, ratios.numerics),
+        *(batch.advantages_zero, batch.truncation, batch.dropped_sequences, batch.length_weighted, batch.mean_length),
+        *(band.heavy_weights, band.acceptance),
+    )
 }
-"""The checks of the kept rows and the metrics, by name."""
-ON_ALL_ROWS = (
-    *("band", "clip", "sums", "uses", "estimator", "counters", "log"),
-    *("before_update", "mean_weight", "k1_k3", "spread_of_s", "direction"),
-    *(*ON_ROWS, "length_pile", "mismatch", "correction", "staleness", "selection", "tokens"),
+"""The checks of the rows and the metrics, by name."""
+CHECKS = (
+    *(*ON_KEPT_ROWS, *ON_ROWS, *ON_SCALARS),
+    *("band", "clip", "sums", "uses", "counters", "estimator", "log"),
+    *("before_update", "mean_weight", "spread_of_s", "length_pile", "mismatch", "staleness"),
 )
-"""Names of the other checks of rows."""
-CHECKS = (*ON_KEPT_ROWS, *ON_ALL_ROWS, *ON_SCALARS)
+"""The names of all checks."""
 NO_RATIO = (
     "the clip cannot be judged: no row has a log-ratio; log one, or import again with --columns new=COLUMN,old=COLUMN "
     "(docs/diagnose.md)"
@@ -68,38 +59,28 @@ class Doctor:
 
     Attributes
     ----------
-    aggregation : str, optional
-        How the loss was averaged.
-    target : float, optional
-        The band acceptance that the rule was meant to have.
-    files : dict of str to int
-        Defects of the log's files, each with the first rollout that has it.
+    rule, correction : Rule, optional
+        The clip rule and the correction of the log's header.
     """
 
     path: Path
     kept: Kept
-    recomputed: Recomputed
+    rule: Rule | None
+    correction: Rule | None
     config: Mapping[str, Any]
-    aggregation: str | None = None
-    tokens: TokenSums = field(default_factory=TokenSums)
-    target: float | None = None
+    aggregation: str | None = None  # how the loss was averaged
     notes: list[str] = field(default_factory=list)
-    files: dict[str, int] = field(default_factory=dict)
     read_files: set[str] = field(default_factory=set)
-    ranks: Counter[int] = field(default_factory=Counter)  # number of log files of each rollout, one from each process
-    header: Mapping[str, Any] | None = None
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of diagnosis
 
     @staticmethod
-    def of(
-        run: str | Path, metadata: Mapping[str, Any] | None = None, target: float | None = None, most: int = KEPT
-    ) -> Doctor:
-        """Make the doctor of a run folder from the header of its log (``metadata``) and a stated target acceptance.
+    def of(run: str | Path, metadata: Mapping[str, Any] | None = None, most: int = KEPT) -> Doctor:
+        """Make the doctor of a run folder from the header of its log (``metadata``).
 
         Parameters
         ----------
         most : int
-            Largest number of rows kept for the checks that need many rows at once (`analysis.doctor.patient.KEPT`).
+            Largest number of rows kept for the checks (`analysis.doctor.patient.KEPT`).
 
         Raises
         ------
@@ -107,31 +88,19 @@ class Doctor:
             If the header's rule or the configuration cannot be read.
         """
         path, metadata = Path(run), metadata or {}
-        rule = _rule(metadata, "rule")
-        config = saved_config(path)
-        imported = "imported_from" in metadata
-        recomputed = Recomputed(rule, _rule(metadata, "correction"), _of_preset(config, "advantage"), imported)
-        named = metadata.get("aggregation")
+        config, named = saved_config(path), metadata.get("aggregation")
         aggregation = named if isinstance(named, str) else _of_preset(config, "aggregation")
-        return Doctor(path, Kept(imported, most=most), recomputed, config, aggregation, target=target)
+        rule, correction = (_rule(metadata, name) for name in ("rule", "correction"))
+        return Doctor(path, Kept("imported_from" in metadata, most=most), rule, correction, config, aggregation)
 
-    def read(self, *, complete: bool = True) -> None:
-        """Read the log's files that were not read before, and add their rows.
-
-        Parameters
-        ----------
-        complete : bool
-            If False, the newest rollout is left for the next call, because its files may still be written.
-        """
-        if not log_paths(self.path):
-            return
-        files, damage = log_files(self.path)
-        new = [file for file in files if file.path.name not in self.read_files]
-        newest = max((rollout_of(file.path) for file in new), default=0)
-        self.read_these([file for file in new if complete or rollout_of(file.path) < newest], damage)
+    def read(self) -> None:
+        """Read the log's files that were not read before, and add their rows."""
+        if log_paths(self.path):
+            files, damage = log_files(self.path)
+            self.read_these([file for file in files if file.path.name not in self.read_files], damage)
 
     def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
-        """Read the log files ``new`` and add their rows to the doctor's sums.
+        """Read the log files ``new`` and add their rows.
 
         The rollouts in these files must be complete, and later than all rollouts that were read before.
 
@@ -140,11 +109,10 @@ class Doctor:
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
             return
-        self._headers(new)
         stream = Stream.of(new, LENGTH)
         for chunk in stream.chunks(1):
             try:
-                self.add(stream.read(chunk, (*READ, *TOKEN_COLUMNS), None))
+                self.add(stream.read(chunk, READ, None))
             except UserError as error:
                 self._note(f"damaged: {error}")
         self.read_files |= {file.path.name for file in new}
@@ -156,76 +124,43 @@ class Doctor:
         columns = columns_of(log, notes)
         self._note(*notes)
         phase = log.column("phase") if "phase" in log else np.full(len(log), "train")
-        everything, train = Rows(columns), np.isin(phase, ("train", ""))
-        rows = everything if train.all() else Rows({name: x[train] for name, x in columns.items()})
-        self.kept.add(rows, everything.take(phase == "noise"), {name for name in READ if name in log})
-        if len(rows):
-            self.recomputed.add(rows)
-            self.tokens.add(log if train.all() else log.where(train), rows, by_rewards(rows)[0])
+        rows = Rows(columns).take(np.isin(phase, ("train", "")))
+        self.kept.add(rows, {name for name in READ if name in log})
 
     def diagnosis(self) -> Diagnosis:
         """Return the answer of every check about the rows so far."""
-        rows, noise = self.kept.joined()
-        notes = [*self.notes, *self.kept.notes()]
-        metrics, rule = metrics_of(self.path, notes), self.recomputed.correction
-        aggregation, logged = self.aggregation, frozenset(self.kept.valued)
-        patient = Patient(self.recomputed.rule, aggregation, rows, noise, logged, metrics, self.target)
+        rows = self.kept.joined()
+        notes, imported = [*self.notes, *self.kept.notes()], self.kept.imported
+        metrics = metrics_of(self.path, notes)
+        patient = Patient(self.rule, self.aggregation, rows, frozenset(self.kept.valued), metrics)
         self.scalars = bool(metrics)
-        fair, groups = by_rewards(rows)
-        selection, limit = groups.answer(), _setting(self.config, "sampling", "max_new_tokens")
+        fair, selected = by_rewards(rows)
+        limit = _setting(self.config, "sampling", "max_new_tokens")
         float32 = _setting(self.config, "model", "dtype") == "float32"
+        rollouts = np.array(self.kept.rollouts, np.int64).reshape(-1, 7)
         found = {name: check(patient) for name, check in ON_KEPT_ROWS.items()}
-        found |= self.recomputed.answers(self._files(), selected=selection.found)
-        found |= FirstEpoch(rows, fair, noise.take(np.isfinite(noise.S)), float32=float32).answers()
+        found |= of_columns(rows, self.rule, self.correction, imported=imported)
+        found |= FirstEpoch(rows, fair, float32=float32).answers()
         found |= {name: check(rows) for name, check in ON_ROWS.items()}
+        mismatch = Mismatch.of(rows, fair)
         found |= {
+            "estimator": estimator(rows, _of_preset(self.config, "advantage"), imported=imported),
+            "log": succession(rollouts, imported=imported, selected=selected),
             "length_pile": length_pile(rows, limit if isinstance(limit, int) else None),
-            "mismatch": Mismatch.of(rows, fair).answer(same=_one_program(self.config), tokens=digest_of(self.path)),
-            "correction": correction(weight_left(rows, rule), rule),
-            "staleness": staleness(rows, rule is not None, imported=self.kept.imported),
-            "selection": selection,
-            "tokens": self.tokens.answer(),
+            "mismatch": mismatch.answer(self.correction, same=_one_program(self.config), tokens=digest_of(self.path)),
+            "staleness": staleness(rows, self.correction is not None, imported=imported),
         }
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
+        found |= {} if self.kept.rows else from_metrics(patient)
         answers = tuple(replace(answer, id=name) for name, answer in found.items())
-        label = patient.rule.label if patient.rule else "unknown"
         ratios = [on for on in ("update", "engine", "behaviour") if rows.has(RATIO_COLUMNS[on].log_ratio)]
         notes += [NO_RATIO] if self.kept.rows and not ratios else []
-        moved = np.isfinite(rows["log_ratio"]) & (rows["updates_since_rollout"] >= 1)
-        told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or moved.any())]
+        told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or len(patient.moved))]
+        label = self.rule.label if self.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), bool(ratios), (*told, "")[0])
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]
-
-    def _headers(self, files: Sequence[LogFile]) -> None:
-        """Compare each new file of the gradient log with the run: its header with the run's first header, and the
-        rollout of its rows with the rollout in the file's name. Add each difference to ``self.files``.
-        """
-        for file in files:
-            number = rollout_of(file.path)
-            self.ranks[number] += 1
-            header = {name: file.metadata.get(name) for name in ("rule", "seed", "correction", "trainer")}
-            self.header = header if self.header is None else self.header
-            for name, value in header.items():
-                if value != self.header[name]:
-                    self.files.setdefault(f"files whose header has another {name}", number)
-            if any(group.rows and (group.first, group.last) != (number, number) for group in file.groups):
-                self.files.setdefault("files whose rows are of another rollout than their name", number)
-
-    def _files(self) -> dict[str, int]:
-        """Return the defects of the log's files, each with its first rollout. A missing file of a process is a defect
-        too.
-        """
-        if not self.ranks:
-            return self.files
-        counts = Counter(self.ranks.values())
-        usual, times = counts.most_common(1)[0]
-        last = max(self.ranks)  # The last rollout is not judged, because the run may have been stopped in it.
-        lacking = sorted(number for number, count in self.ranks.items() if count < usual and number < last)
-        if not lacking or times < USUAL * len(self.ranks):
-            return self.files
-        return self.files | {f"{len(lacking)} rollouts without the file of some process": lacking[0]}
 
 
 def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:

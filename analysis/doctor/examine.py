@@ -15,36 +15,30 @@ from fspo.base.errors import UserError
 from fspo.gradlog.files import log_files, log_paths
 from fspo.gradlog.run_folder import METRICS, check_run
 
-__all__ = ["CHECKS", "check_target", "examine"]
+__all__ = ["CHECKS", "examine"]
 
 
-def examine(run: str | Path, target: float | None = None) -> Diagnosis:
+def examine(run: str | Path) -> Diagnosis:
     """Examine a run folder with every check.
 
     If another trainer's folder or file holds metrics but no table with a row for each response, examine the metrics.
 
     Where there is no gradient log, what the package rldoctor finds in the metrics is added, if it is installed.
 
-    Parameters
-    ----------
-    target : float, optional
-        The band acceptance that the rule was meant to have.
-
     Raises
     ------
     UserError
-        If there is no log to examine, or the target does not lie strictly between 0 and 1.
+        If there is no log to examine.
     """
-    check_target(target)
     path = Path(run)
     if not path.is_file():
         check_run(path)
     if not log_paths(path) and not (path / METRICS).is_file() and _scalars_of(path):
         with TemporaryDirectory() as folder:
             import_run(path, Path(folder) / "run")
-            return replace(examine(Path(folder) / "run", target), run=str(path))
+            return replace(examine(Path(folder) / "run"), run=str(path))
     if not log_paths(path) and (path / METRICS).is_file():
-        doctor = Doctor.of(run, target=target)
+        doctor = Doctor.of(run)
         doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
         diagnosis = doctor.diagnosis()
         if not doctor.scalars:
@@ -56,19 +50,11 @@ def examine(run: str | Path, target: float | None = None) -> Diagnosis:
         return replace(diagnosis, answers=(*diagnosis.answers, *answers), notes=(*diagnosis.notes, note))
     files, _ = log_files(path)
     metadata = next((file.metadata for file in files if file.metadata), {})
-    doctor = Doctor.of(run, metadata, target)
+    doctor = Doctor.of(run, metadata)
     doctor.read()
-    if not doctor.kept.seen:
-        raise UserError(f"{path}: the gradient log has no rows; train or import at least one rollout")
     if not doctor.kept.rows:
-        raise UserError(f"{path}: no row of phase train: name a run folder whose trainer has made updates")
+        raise UserError(f"{path}: the gradient log has no row of phase train; train or import at least one rollout")
     return doctor.diagnosis()
-
-
-def check_target(target: float | None) -> None:
-    """Refuse a target acceptance that does not lie strictly between 0 and 1."""
-    if target is not None and not 0 < target < 1:
-        raise UserError(f"--target {target}: an acceptance lies strictly between 0 and 1, for example 0.9")
 
 
 def _scalars_of(path: Path) -> bool:

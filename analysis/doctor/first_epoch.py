@@ -14,8 +14,7 @@ import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.line import FLOAT32, LOOK, Line
-from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
-from analysis.log.rows import numbered
+from analysis.doctor.patient import MIN_ROWS, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import importance_weight
@@ -25,35 +24,24 @@ LEVEL = 0.007
 
 The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this level for every distribution of S. No
 test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
-tests that compare k1 = -S with k3 (the sum of e^s - 1 - s over a response's tokens) keep the level if k3 + S lies
-between -LOST and GAINED; because GAINED is large, they find -E[S] too large only in logs of about a million rows and
-more. Checks with thresholds of their own (before_update, spread_of_s, direction, drift, numerics, sorted_minibatches)
-are not among the tests.
+test that compares -E with k3 (the sum of e^s - 1 - s over a response's tokens) keeps the level if k3 + E lies between
+-LOST and GAINED. Checks with thresholds of their own (before_update, spread_of_s, acceptance, numerics) are not among
+the tests.
 """
-TESTS = 7
+TESTS = 5
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
 EACH = LEVEL / TESTS
-LOST = 4.0
-"""The tests assume that k3 + S of a response is at least -LOST. k3 + S is the sum of e^s - 1 over the response's
-tokens, so it comes near -LOST if LOST tokens have become impossible.
-"""
-GAINED = 2.0**17
-"""The tests assume that k3 + S of a response is at most this. 2^17 = 131,072 is e^s of a token that is certain now and
-was one of 131,072 equally likely tokens when it was sampled.
+LOST, GAINED = 4.0, 2.0**17
+"""The test assumes that k3 + E of a response, the sum of e^s - 1 over its tokens, lies between -LOST and GAINED. It
+comes near -LOST if LOST tokens have become impossible. GAINED = 131,072 is e^s of a token that is certain now and was
+one of 131,072 equally likely tokens when it was sampled.
 """
 WEIGHT_MARGIN = 0.01
 """Smallest distance of a mean weight from 1 that is reported."""
-TOKEN_MARGIN = 0.1
-"""Smallest difference between E[k1] = -E[S] and E[k3], relative to E[k3], that is reported. k3 is the sum of e^s - 1 -
-s over a response's token log-ratios s.
-"""
 STILL_SPREAD, SURE = 0.8, 5.0
 """S is reported as too small if the mean of (S + k3)^2 lies below this share of its least value, by this many standard
 errors. It is not among the tests: it has no level that holds for every distribution.
 """
-FLOOR = 3.0
-"""S before the first update is reported if its root mean square is more than this many times the noise floor."""
-
 A_MEAN = "S is a mean over the tokens and not their sum"
 FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older weights without D + E do not count)"
 
@@ -67,17 +55,14 @@ class FirstEpoch:
         Rows (N,) of complete rollouts.
     fair : bool array (N,)
         Rows that would be logged whatever their reward.
-    noise : Rows, optional
-        Rows of the phase noise: the same weights scored them twice.
     float32 : bool
         Whether the configuration says that the trainer computes in float32.
     """
 
-    def __init__(self, rows: Rows, fair: Mask, noise: Rows | None = None, *, float32: bool = False) -> None:
+    def __init__(self, rows: Rows, fair: Mask, *, float32: bool = False) -> None:
         S, L, rollout = rows.S, rows.L, rows["rollout"]
         since, used = rows["updates_since_rollout"], rows["times_used"]
-        self.float32, start = float32, since == 0
-        self.floor = None if noise is None else Line(noise.S, noise.L, noise["rollout"])
+        start, self.float32 = since == 0, float32
         self.before = Line(S[start], L[start], rollout[start], rows["k3_sum"][start])
         E = ratio(rows.columns, "behaviour")
         self.mismatch = Line(E, L, rollout, rows["behaviour_k3_sum"])
@@ -102,12 +87,6 @@ class FirstEpoch:
         error = float(others.std()) / math.sqrt(max(len(others), 1)) if len(others) else math.inf
         few = len(others) < len(weight) and others.sum() < (WEIGHT_MARGIN + 2 * error) * len(others)
         self.carriers = self.line.carried() if few else ""
-        self.token = AnytimeMean.of(k3 + x, at, EACH, LOST, GAINED)
-        again = rows.take((used >= 1) & np.isfinite(S) & np.isfinite(rows["advantage"]))
-        self.push = AnytimeMean(EACH)
-        if len(again) and again["advantage"].any():
-            number, code = np.unique(again["rollout"], return_inverse=True)
-            self.push.add(np.bincount(code, _pushed(again)) / np.sqrt(np.bincount(code)), number)
 
     @property
     def _noise(self) -> float:
@@ -136,51 +115,33 @@ class FirstEpoch:
     @property
     def _of_mean(self) -> bool:
         """Whether S times the length, and not S, has the mean that k3 asks for."""
-        return (
-            self.total_k3 > 0
-            and abs(self.S_times_L / self.total_k3 + 1) < 0.25
-            and abs(self.S.sum() / self.total_k3 + 1) > 0.25
-        )
-
-    @property
-    def _floor(self) -> float:
-        """Return the largest root mean square of S / sqrt(L) that numerical noise explains in rows logged before the
-        first update of their rollout; inf if unknown.
-        """
-        known = [FLOAT32] if self.float32 else []
-        known += [max(FLOOR * self.floor.rms, FLOAT32)] if self.floor is not None and self.floor.n >= MIN_ROWS else []
-        return min(known, default=math.inf)
+        off = [abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum()))]
+        return self.total_k3 > 0 and off[0] < 0.25 < off[1]
 
     def answers(self) -> dict[str, Answer]:
         """Return the answers of the checks of equalities that hold in the first epoch, by their names."""
         return {
             "before_update": self._before(),
             "mean_weight": self._weight(),
-            "k1_k3": self._token(),
             "spread_of_s": self._spread_of_s(),
-            "direction": self._direction(),
         }
 
     def _before(self) -> Answer:
         line = self.before
         if not line.n:
             return not_checked("no row before the first update of a rollout")
-        large, unlike = line.n >= MIN_ROWS and line.rms > self._floor, self._unlike_before
-        size = Evidence("S before: root mean square", line.rms, unit="nats per root token")
-        evidence = (size, *line.evidence("S before"))
+        large, unlike = self.float32 and line.n >= MIN_ROWS and line.rms > FLOAT32, self._unlike_before
+        evidence = line.evidence("S before")
         if not unlike and not large:
             return clear("S is 0 before the first update, or noise around 0", *evidence)
         known, why = bool(self.mismatch.n) or large, line.cause("the old log-probs")
         if not unlike:
-            why = (
-                f"its root mean square is {line.rms:.2g} nats per root token, where noise makes {self._floor:.2g} at "
-                "most: it is noise of a lower precision (bfloat16), dropout, or other code for old and new log-probs"
-            )
+            why = "it is noise of a lower precision (bfloat16), dropout, or other code for old and new log-probs"
         elif not known:
             why = "the log has no E, so it does not say whether the old or the sampler's log-probs are at fault"
         return found(
-            "S is not 0 before the first update, where new and old weights are one, and no noise of its size is like "
-            f"it: {why}",
+            f"S is not 0 ({line.rms:.2g} nats per root token) before the first update, where new and old weights are "
+            f"one, and no noise of its size is like it: {why}",
             "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
             "log the sampler's log-probabilities (engine_log_ratio)",
             *evidence,
@@ -194,55 +155,28 @@ class FirstEpoch:
         if test.count < 30:
             return not_checked(FEW.format(test.count))
         (mean, low, high), of_S = test.interval(), float(self.S.mean())
-        evidence = (
-            Evidence("mean weight in the first epoch (expected: 1)", 1 + mean, 1 + low, 1 + high),
-            Evidence("mean S in the first epoch (expected: -KL, below 0)", of_S, unit="nats"),
-        )
-        since = test.above if mean >= WEIGHT_MARGIN + self._noise else None
-        above = self.likelihood.above if of_S >= WEIGHT_MARGIN else None
-        if (since is None and above is None) or self._explained:
-            text = "E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said"
-            return clear(text, *evidence)
-        since = min(rollout for rollout in (since, above) if rollout is not None)
-        what = f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): "
+        evidence = Evidence("mean weight in the first epoch (expected: 1)", 1 + mean, 1 + low, 1 + high)
+        above = test.above if mean >= WEIGHT_MARGIN + self._noise else None
+        positive = self.likelihood.above if of_S >= WEIGHT_MARGIN else None
+        since = min((rollout for rollout in (above, positive) if rollout is not None), default=None)
+        if since is None or self._explained:
+            return clear("E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence)
+        text = f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): "
         if self.carriers:
-            return found(what + self.carriers, LOOK, *evidence, since=since)
-        if above is not None:
+            return found(text + self.carriers, LOOK, evidence, since=since)
+        if positive is not None:
             return found(
-                "E[S] is above 0 in the first epoch, which no ratio to the distribution that drew the responses can be "
-                "(E[S] = -KL)",
+                f"E[S] is above 0 ({of_S:.3g} nats) in the first epoch, which no ratio to the distribution that drew "
+                "the responses can be (E[S] = -KL)",
                 "look at the sign of S (new less old), and whether these responses were trained on before",
-                *evidence,
+                evidence,
                 since=since,
                 severity=Severity.CRITICAL,
             )
         return found(
-            f"{what}S is too large: rows were trained on before, or new and old log-probs differ by noise or by tokens",
+            f"{text}S is too large: rows were trained on before, or new and old log-probs differ by noise or by tokens",
             "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
-            *evidence,
-            since=since,
-        )
-
-    def _token(self) -> Answer:
-        test = self.token
-        if test.count < 30 or not self.total_k3:
-            return not_checked("the log has no k3_sum in the first epoch after an update (total_k3_sum under mismatch)")
-        mean, low, high = (v * test.count / self.total_k3 for v in test.interval())
-        evidence = (
-            Evidence("k1 over k3 in the first epoch (expected: 1)", 1 - mean, 1 - high, 1 - low),
-            Evidence("mean k3 of a response", self.total_k3 / test.count, unit="nats"),
-        )
-        since = test.above if mean > 0 else test.below
-        noise = self._noise * test.count / self.total_k3
-        if since is None or abs(mean) < TOKEN_MARGIN + noise or self._explained or (mean > 0 and self.carriers):
-            return clear("-E[S] = E[k3] in the first epoch (T5): both estimate one KL", *evidence)
-        why = "rows were trained on before, S has a token more, or noise raises k3" if mean > 0 else "S loses tokens"
-        return found(
-            f"-E[S] is {1 - mean:.2g} times E[k3] in the first epoch and ought to equal it (T5): "
-            f"{A_MEAN if self._of_mean else why}, or the responses were drawn at another temperature or by other "
-            "weights",
-            "compare the tokens that S and k3 sum over, and the sampler's distribution with that of the old log-probs",
-            *evidence,
+            evidence,
             since=since,
         )
 
@@ -254,7 +188,7 @@ class FirstEpoch:
         """
         known = np.isfinite(self.k3) & (self.square >= 0)
         a, v = (self.S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
-        if self.token.count < MIN_ROWS or not v.sum() > 0:
+        if len(v) < MIN_ROWS or not v.sum() > 0:
             return not_checked("the log has no sums over tokens in the first epoch after an update")
         ratio = float(a.sum() / v.sum())
         with np.errstate(over="ignore"):
@@ -269,45 +203,3 @@ class FirstEpoch:
             evidence,
             severity=Severity.CRITICAL,
         )
-
-    def _direction(self) -> Answer:
-        test = self.push
-        if not test.count:
-            return not_checked("no row of a response that an update has trained on before")
-        mean, low, high = test.interval()
-        evidence = Evidence(
-            "A, as a share of the rollout's largest, times S less its group's mean, where trained on",
-            mean,
-            low,
-            high,
-            "nats",
-        )
-        sigma = math.sqrt(max(test.square / test.count - mean * mean, 0.0)) if test.count > 1 else math.inf
-        if test.count < 5 or not mean * math.sqrt(test.count) < -4 * max(sigma, 1e-12):
-            text = "training does not lower responses with large A below those with small A of the same group"
-            return clear(text, evidence)
-        return found(
-            "training on responses makes those with large A less likely than those with small A of the same group",
-            "look at the sign of the loss and of the advantages in it",
-            evidence,
-        )
-
-
-def _pushed(rows: Rows) -> Floats:
-    """Return A (S - mean of S) for each row (N,), with the mean over the rows of the same group and minibatch.
-
-    The sum over a group is a covariance of A and S, which is positive if updates raise S where A is large. A drift of S
-    that all responses of the group share cancels in the sum. A is divided by the rollout's largest |A|, and S less its
-    mean is limited to 1 nat. If groups have fewer than 2 rows in a minibatch on average, the mean is over all rows of
-    the minibatch.
-    """
-    group = numbered(rows["rollout"], rows["step"], rows["prompt_id"])
-    if np.bincount(group).mean() < 2:
-        group = numbered(rows["rollout"], rows["step"])
-    rollout = numbered(rows["rollout"])
-    largest = np.zeros(int(rollout.max()) + 1)
-    np.maximum.at(largest, rollout, np.abs(rows["advantage"]))
-    A = rows["advantage"] / np.where(largest > 0, largest, 1)[rollout]
-    count = np.bincount(group)
-    y = np.clip(rows.S - (np.bincount(group, rows.S) / count)[group], -1, 1)
-    return (y - (np.bincount(group, y) / count)[group]) * A

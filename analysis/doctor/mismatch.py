@@ -1,5 +1,5 @@
-"""Check the log-ratios other than S: the mismatch of sampler and trainer (E, or D + E where versions are unknown), the
-part D of the policy lag, and how much weight a correction of them leaves to responses of each length.
+"""Check the log-ratios other than S: the mismatch of sampler and trainer (E, or D + E where versions are unknown) with
+what corrections do to it by length, and the part D of the policy lag.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, Noticed, TokenDigest
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
-from fspo.rules import CORRECTIONS, Rule, TokenMeans, exponent, importance_weight
+from fspo.rules import CORRECTIONS, Rule, TokenMeans, importance_weight
 
 LARGE = 0.1
 """Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16
@@ -26,10 +26,8 @@ MASKED = 0.05
 """A mismatch that looks like noise is reported, as information, if the product mask masks more than this share of the
 longest responses, or if it exceeds ``LARGE``.
 """
-THIRD = 1 / 3
-"""A correction is reported if it leaves less than this share of the weight in some octave of lengths (L to 2 L): the
-sum of the responses' weights after it over the sum before it.
-"""
+MOST = 2 / 3
+"""A correction in use is reported if it takes more than this share from the shortest or from the longest responses."""
 POSITIVE = 0.05
 """In a sound run x + k3 has mean 0, and x + k3 is taken to be above 0 in at least this share of the responses. x is E,
 or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x. Truncated sampling (top-p,
@@ -48,8 +46,7 @@ RIVALS = {
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
 }
 """Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
-Shares = dict[int, float]
-"""Share of a weight by the least length of an octave of lengths, tokens."""
+USED = "the correction in use takes from"
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,9 @@ class Mismatch:
         good = np.isfinite(x)
         return Mismatch(line, of_E, x[good], k3[good], L[good], weight, token, below)
 
-    def answer(self, *, same: bool = False, tokens: TokenDigest | None = None) -> Answer:
+    def answer(
+        self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
+    ) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
         A cause is named only if its own test says so: the import's tests of tokens, the carriers of the sum of squares,
@@ -107,6 +106,8 @@ class Mismatch:
 
         Parameters
         ----------
+        correction : Rule, optional
+            The correction in use.
         same : bool
             Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
         tokens : TokenDigest, optional
@@ -143,7 +144,7 @@ class Mismatch:
         else:
             what, since, noise = "noise: its mean is -E[k3], as of two distributions of which one drew", None, True
             fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
-        groups, done = self.rivals() if line.n else ([], {})
+        groups, done = self.rivals(correction) if line.n else ([], {})
         rivals = ", ".join(f"{name} {_listed([f'{100 * x:.3g}' for x in shares])} %" for name, shares in done.items())
         rivals = f"Of responses of {_listed(groups)} {rivals}" if done else ""
         evidence = (
@@ -151,6 +152,10 @@ class Mismatch:
             Evidence(f"exponent of L with which the spread of {x} grows", *growth),
             *line.evidence(x),
         )
+        taken = max(done.get(USED, [0.0])[:2])
+        if taken > MOST:
+            what += f"; the correction in use takes {taken:.0%} of some lengths"
+            noise, fix = False, f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
         if noise and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
             if line.rms <= FLOAT32:
                 return clear("sampler and trainer agree up to rounding", *evidence)
@@ -186,8 +191,8 @@ class Mismatch:
             return text, min(certain)
         return line.cause(SAMPLER), min(certain)
 
-    def rivals(self) -> tuple[list[str], dict[str, list[float]]]:
-        """Return what each of ``RIVALS`` does to the shortest, to the longest and to all responses.
+    def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
+        """Return what each of ``RIVALS``, and the correction in use, does to the shortest, the longest, all responses.
 
         A drift is that of all responses: the median of k3 / L or, where k3 is unknown, of -x / L.
 
@@ -206,49 +211,17 @@ class Mismatch:
         groups["all lengths"] = octave >= 0
         A, done = np.ones_like(self.x), {}
         rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -self.x) / self.L)), 0.0)
-        for name, rule in RIVALS.items():
+        used = {USED: correction} if correction is not None and correction.level == "sequence" else {}
+        for name, rule in (RIVALS | used).items():
             applied = rule.apply(self.x, self.L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
             effect = np.asarray(applied.clipped_weight if rule.outside == "cap" else applied.side != 0, np.float64)
-            done[name] = [float(effect[which].mean()) for which in groups.values()]
+            effect = 1 - effect if name == USED and rule.outside == "cap" else effect
+            done[name] = [max(float(effect[which].mean()), 0.0) for which in groups.values()]
         return list(groups), done
 
 
 def _listed(parts: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
-def weight_left(rows: Rows, rule: Rule | None) -> Shares:
-    """Return the share of the responses' weight that the correction ``rule`` leaves, for each octave of lengths (2^k to
-    2^(k+1) - 1 tokens), by the octave's least length. Octaves with fewer than ``MIN_ROWS`` rows are left out.
-    """
-    if rule is None:
-        return {}
-    left, L = rows["correction_weight"], rows.L
-    base = importance_weight(exponent(ratio(rows.columns, rule.on), L, rule.weight))
-    base = base if rule.level == "sequence" else np.ones_like(L)
-    good = np.isfinite(left) & np.isfinite(base)
-    octave = np.log2(L[good]).astype(np.int64)
-    n, after, before = (np.bincount(octave, x) for x in (np.ones(len(octave)), left[good], base[good]))
-    return {2**k: float(after[k] / before[k]) for k in np.flatnonzero((n >= MIN_ROWS) & (before > 0)).tolist()}
-
-
-def correction(shares: Shares, rule: Rule | None) -> Answer:
-    """Check whether the correction leaves some octave of lengths less than a third of their weight (`weight_left`)."""
-    if rule is None:
-        return not_checked("the log's header names no correction")
-    if not shares:
-        return not_checked("no octave of lengths has enough rows with a correction_weight")
-    evidence = [Evidence(f"weight left, L from {at}", share, unit="share") for at, share in shares.items()]
-    worst = min(shares, key=lambda at: shares[at])
-    if shares[worst] >= THIRD:
-        return clear("the correction leaves every length more than a third of its weight", *evidence)
-    return found(
-        f"correction {rule.label} leaves responses of {worst} to {2 * worst - 1} tokens "
-        f"{shares[worst]:.0%} of their weight",
-        "a product mask masks long responses and a geometric one short ones (docs/theory.md, T2, T10): take a sqrt "
-        "band (engine-sqrt) or a wider range; or mend the mismatch",
-        *evidence,
-    )
 
 
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
@@ -274,46 +247,33 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     old = lag > 0
     stale = f"{old.mean():.0%} of the responses were sampled by older weights"
     of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
-    evidence = [Evidence("responses that older weights sampled", float(old.mean()), unit="share")]
-    evidence += [
-        Evidence(f"rms of {what} of these", _rms(x), unit="nats")
-        for what, x in (("D", of_old), ("D + E", both))
-        if len(x)
-    ]
-    since = int(rollout[old].min()) if old.any() else None
+    share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
     S, after = rows.S[np.isfinite(rows.S)], rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
-    version = "write behaviour_version when the response is sampled"
-    contradicting = int(np.sum((lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)))
-    severity, text, fix = Severity.WARNING, "", version
+    contradicting = (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)
+    severity, text = Severity.WARNING, ""
+    since = int(rollout[old].min()) if old.any() else None
+    fix = "write behaviour_version when the response is sampled, and log old log-probs of that version"
     if old.any() and not unmoved and len(S) and not S.any():
         severity = Severity.INFO
-        text = (
-            f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
-            "sampled, and no clip on S sees the lag"
-        )
-        fix = "judge and bound D + E (a correction on the rollout-policy ratio), or keep the sampler's version of old "
-        fix += "log-probs"
-    elif np.any(lag < 0):
+        text = f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
+        text += "sampled, and no clip on S sees the lag"
+        fix = "judge and bound D + E (a correction on the rollout-policy ratio)"
+    elif np.any(lag < 0) or contradicting.any():
         text, since = "responses were sampled by weights that did not exist yet, by their versions", None
-    elif contradicting:
-        text = f"D is not 0 in {contradicting} responses that, by version, the present weights sampled"
-        since = None
+        if not np.any(lag < 0):
+            text = f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled"
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
         text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
-        fix = "log old log-probabilities of the version that sampled; until then judge D + E as one ratio"
     elif len(of_old) and _rms(of_old) > STALE and not corrected:
         text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"
     if text:
-        return found(text, fix, *evidence, since=since, severity=severity)
-    return clear(
-        "responses of older weights hardly differ, or are corrected" if old.any() else "no older weights sampled",
-        *evidence,
-    )
+        return found(text, fix, share, since=since, severity=severity)
+    return clear("older weights did not sample, hardly differ, or are corrected", share)
 
 
 def _rms(x: Floats) -> float:

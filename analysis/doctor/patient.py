@@ -5,7 +5,7 @@ Shares and means of rows have intervals over clusters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.issues import Evidence
 from analysis.log.rows import appearances, numbered, repeated
 from analysis.log.usable import counted_updates
 from analysis.rules.recompute import numbers
@@ -24,13 +24,11 @@ from fspo.gradlog.run_folder import METRICS
 from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
 from fspo.stats.clusters import MIN_CLUSTERS, ratios
-from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval, sample_interval
+from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-MIN_LINES = 8
-"""Least number of values in metrics.jsonl from which a metric is judged, where the log has no rows to judge by."""
 MIN_ROWS = 50
 """Least number of rows from which the checks judge a share or a mean over them."""
 READ = (
@@ -138,26 +136,33 @@ class Rows:
 
 @dataclass
 class Kept:
-    """The rows for the checks that need many rows at once: all rows of evenly spread rollouts. At most ``most`` rows of
-    phase train are kept, unless two rollouts alone have more.
+    """The rows of phase train that the checks read: all rows of evenly spread rollouts. At most ``most`` rows are kept,
+    unless two rollouts alone have more.
+
+    Attributes
+    ----------
+    rows, short : int
+        Of what `add` has got so far, kept or not: rows, and rows with a length below 1.
+    rollouts : list of (int, int, int, int, int, int, int)
+        Of each rollout, kept or not: its number, rows, steps, first and last step, least and greatest response id.
     """
 
     imported: bool
-    rows: int = 0
-    held: int = 0
-    stride: int = 1
-    seen: int = 0  # number of rollouts that `add` has got so far, kept or not
-    # For each kept rollout: its place in the order of all rollouts, its rows of phase train, its rows of phase noise.
-    parts: list[tuple[int, Rows, Rows]] = field(default_factory=list)
-    valued: set[str] = field(default_factory=set)
-    short: int = 0
     most: int = KEPT
+    rows: int = 0
+    short: int = 0
+    rollouts: list[tuple[int, ...]] = field(default_factory=list)
+    stride: int = 1
+    held: int = 0  # rows in ``parts``
+    # For each kept rollout: its place in the order of all rollouts, and its rows.
+    parts: list[tuple[int, Rows]] = field(default_factory=list)
+    valued: set[str] = field(default_factory=set)
 
-    def add(self, rows: Rows, noise: Rows, present: set[str]) -> None:
+    def add(self, rows: Rows, present: set[str]) -> None:
         """Add the rows of complete rollouts, and keep those of every ``stride``-th rollout.
 
-        ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``rows`` are of phase train,
-        ``noise`` of phase noise; ``present`` holds the names of the columns in ``READ`` that the log has.
+        ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``present`` holds the names
+        of the columns in ``READ`` that the log has.
         """
         unknown = {"log_ratio", "advantage"} if self.imported else set()
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
@@ -165,35 +170,32 @@ class Kept:
         self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
         self.short += int(np.sum(rows["length"] < 1))
         self.rows += len(rows)
-        for number in np.unique(np.concatenate([rows["rollout"], noise["rollout"]])):
-            if self.seen % self.stride == 0:
-                part = rows.take(rows["rollout"] == number).copy(), noise.take(noise["rollout"] == number).copy()
-                self.parts.append((self.seen, *part))
-                self.held += len(part[0])
-            self.seen += 1
+        for number in np.unique(rows["rollout"]).tolist():
+            here = rows.take(rows["rollout"] == number)
+            step, response = np.unique(here["step"]).tolist(), here["response_id"]
+            if len(self.rollouts) % self.stride == 0:
+                self.parts.append((len(self.rollouts), here.copy()))
+                self.held += len(here)
+            ids = int(response.min()), int(response.max())
+            self.rollouts.append((number, len(here), len(step), step[0], step[-1], *ids))
             while self.held > self.most and len(self.parts) > 2:
                 self.stride *= 2
                 self.parts = [part for part in self.parts if part[0] % self.stride == 0]
                 self.held = sum(len(part[1]) for part in self.parts)
 
-    def joined(self) -> tuple[Rows, Rows]:
-        """Return the kept rows of phase train, and those of phase noise."""
+    def joined(self) -> Rows:
+        """Return the kept rows."""
         none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"})
-        train, noise = [none, *(part[1] for part in self.parts)], [none, *(part[2] for part in self.parts)]
-        return Rows.joined(train), Rows.joined(noise)
+        return Rows.joined([none, *(part[1] for part in self.parts)])
 
     def notes(self) -> list[str]:
         """Return what a reader of the answers must know of the rows: which are kept, and which have no length."""
         notes = []
         if self.stride > 1:
-            notes.append(
-                f"{len(self.parts)} of {self.seen} rollouts, evenly spread, serve the checks that need rows together: "
-                f"the log has {self.rows} rows"
-            )
+            kept = f"{len(self.parts)} of {len(self.rollouts)} rollouts, evenly spread"
+            notes.append(f"{kept}, are examined, because the log has {self.rows} rows")
         if self.short:
-            notes.append(
-                f"{self.short} of {self.rows} rows have a length below 1: unknown, and left out where it matters"
-            )
+            notes.append(f"{self.short} of {self.rows} rows have a length below 1: unknown, left out where it matters")
         return notes
 
 
@@ -243,21 +245,15 @@ class Patient:
     ----------
     rows : Rows
         Rows of the phase train, also those with numbers that are not finite.
-    noise : Rows
-        Rows of the phase noise (a rollout at learning rate 0).
     metrics : dict
         Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
-    target : float, optional
-        The band acceptance that the rule was meant to have.
     """
 
     rule: Rule | None
     aggregation: str | None
     rows: Rows
-    noise: Rows
     logged: frozenset[str]
     metrics: dict[str, list[tuple[float, float]]]
-    target: float | None = None
 
     @cached_property
     def finite(self) -> Rows:
@@ -273,11 +269,10 @@ class Patient:
 
     @cached_property
     def unmoved(self) -> Rows:
-        """The finite rows scored with the weights that gave the old log-probabilities (before any update, or at
-        learning rate 0): only numerics make S differ from 0 there.
+        """The finite rows scored with the weights that gave the old log-probabilities, before any update: only numerics
+        make S differ from 0 there.
         """
-        still = self.finite.take(self.finite["updates_since_rollout"] == 0)
-        return Rows.joined([still, self.noise.take(np.isfinite(self.noise.S) & (self.noise["length"] >= 1))])
+        return self.finite.take(self.finite["updates_since_rollout"] == 0)
 
     @cached_property
     def responses(self) -> Rows:
@@ -317,38 +312,3 @@ def enough(rows: Rows) -> str:
     if rows.clusters < MIN_CLUSTERS:
         return f"{rows.clusters} prompts, {MIN_CLUSTERS} are wanted"
     return ""
-
-
-def by_metric(
-    p: Patient,
-    names: Sequence[str],
-    judge: Callable[[Floats, Evidence], Severity | None],
-    summary: str,
-    fix: str,
-    sound: str,
-    lacking: str,
-) -> Answer:
-    """Answer a check by a metric that is a share, where the log lacks the rows to judge by.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the metric; the first that has at least ``MIN_LINES`` values is judged.
-    judge : function
-        Return how bad the metric is, from its values (N,) and the mean of the last quarter of them (at least of
-        ``MIN_LINES``), whose interval takes them as independent; None if nothing is wrong.
-    summary : str
-        What is wrong, with the fields ``share`` (the mean) and ``lines`` (N).
-    fix, sound, lacking : str
-        What to change; what is said if nothing is wrong; what the log lacks.
-    """
-    name = next((name for name in names if len(p.metric(name)) >= MIN_LINES), "")
-    if not name:
-        return not_checked(f"{lacking}, nor have the metrics {MIN_LINES} lines with {names[0]}")
-    values = p.metric(name)
-    end = values[-max(len(values) // 4, MIN_LINES) :]
-    share = Evidence(f"{name}, from the metrics", *sample_interval(end), "share")
-    severity = judge(values, share)
-    if severity is None:
-        return clear(sound, share)
-    return found(summary.format(share=share.value, lines=len(values)), fix, share, severity=severity)

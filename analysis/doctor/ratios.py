@@ -5,16 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import Ints, Patient, Rows, by_metric, enough
-from analysis.importing.names import FOREIGN, VERL_CLIP_SHARE
+from analysis.doctor.patient import Ints, Patient, Rows, enough
 from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, PRESETS
 from fspo.stats.slopes import cluster_slope
 
-CLIP_RATIOS = tuple(
-    prefix + name for name in (metric.OUT_OF_BAND, metric.CLIPPED, VERL_CLIP_SHARE) for prefix in ("", FOREIGN)
-)
 RESET = 0.05
 """If the mean of S^2/L falls, at some update, below this share of its value at an earlier update on the same rollout,
 the old log-probabilities were computed again in between.
@@ -36,22 +32,14 @@ FLOOR_MINIMUM = 0.002
 def s_zero(p: Patient) -> Answer:
     """Check whether S is exactly 0 in the complete run, or in successive rollouts, because nothing moved."""
     if len(p.finite) == 0:
-        return by_metric(
-            p,
-            CLIP_RATIOS,
-            lambda shares, _: None if shares.any() else Severity.INFO,
-            "the clip rate is exactly 0 in all {lines} lines: S is 0 (one update a rollout, or old log-probabilities "
-            "recomputed), or the range is wider than S ever is; scalars cannot tell which",
-            "log S for each response (columns old and new log-probabilities), import it and look again; with one "
-            "update a rollout raise steps_per_generation or num_iterations (TRL)",
-            "something is clipped, so S moves",
-            "the log has no finite S with a length",
-        )
+        return not_checked("the log has no finite S with a length")
     zero = p.finite.share("responses with S = 0", p.finite.S == 0)
-    if len(p.moved) == 0:
+    once = _once(p)
+    if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
         return found(
-            "each rollout serves one update, so S is 0 up to rounding and no rule on S ever clips",
-            "nothing, if on-policy training is wanted; else set more than one minibatch or epoch a rollout (TRL: "
+            "each rollout serves one update, so S is 0 up to the rounding of float32: no clip can act, which is right "
+            "on-policy",
+            "nothing, if on-policy training is wanted; else use a rollout for several updates (TRL: "
             "steps_per_generation above gradient_accumulation_steps, or num_iterations above 1)",
             zero,
             severity=Severity.INFO,
@@ -62,14 +50,10 @@ def s_zero(p: Patient) -> Answer:
             "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: nothing moves",
             "raise the learning rate; with a gradient of 0 look at the advantages and at which parameters are frozen",
             zero,
-            *(
-                Evidence(f"largest {name}", float(p.metric(name).max(initial=0)))
-                for name in (metric.LEARNING_RATE, metric.GRAD_NORM)
-            ),
             severity=Severity.CRITICAL,
         )
-    if (told := _one_update(p, zero)) is not None:
-        return told
+    if once and np.any(p.moved.S) and not enough(p.finite):
+        return _one_update(p.finite)
     if len(frozen := _frozen(p)):
         return found(
             f"S is exactly 0 in every row after updates of {len(frozen)} rollouts that had a gradient, and not in the "
@@ -79,41 +63,34 @@ def s_zero(p: Patient) -> Answer:
             since=int(frozen[0]),
             severity=Severity.CRITICAL,
         )
-    return clear("S moves once an update was made", p.moved.share("rows after an update with S = 0", p.moved.S == 0))
+    return clear("S moves once an update was made", zero)
 
 
-def _one_update(p: Patient, zero: Evidence) -> Answer | None:
-    """Answer for a log with one step a rollout that does not say how many updates came before: S is rounding, or it is
-    the numerics of two forward passes, or the rows were logged after their update. None for any other log.
+def _once(p: Patient) -> bool:
+    """Return whether the log has one step a rollout and does not say how many updates came before."""
+    rollout, step = p.finite["rollout"], p.finite["step"]
+    return "updates_since_rollout" not in p.logged and numbered(rollout, step).max() == numbered(rollout).max()
+
+
+def _one_update(rows: Rows) -> Answer:
+    """Say of a log with one step a rollout whether S is the numerics of two forward passes, or the rows were logged
+    after their update.
     """
-    rows = p.finite
-    pairs = numbered(rows["rollout"], rows["step"])
-    if "updates_since_rollout" in p.logged or pairs.max() != numbered(rows["rollout"]).max():
-        return None
-    if np.all(np.abs(rows.S) <= ROUNDED * np.maximum(rows.L, 16)):
-        return found(
-            "each rollout serves one update, and S is 0 up to the rounding of float32: no clip can act, which is right "
-            "on-policy",
-            "nothing, if on-policy training is wanted; else use a rollout for more than one update",
-            zero,
-            Evidence("largest |S|", float(np.abs(rows.S).max()), unit="nats"),
-            severity=Severity.INFO,
-        )
-    if not np.any(p.moved.S) or enough(rows):
-        return None
     root = rows.S / np.sqrt(rows.L)
     follows = rows.mean("mean of A S / sqrt(L)", np.nan_to_num(rows["advantage"]) * root)
     why, fix = "It follows A, so rows were logged after their update", "log S before the update"
     if not follows.low > 0:
         why = "It does not follow A: numerics of two forward passes, before any update"
         fix = "take old and new log-probs by one code, precision and padding; a range must be wide beside this noise"
-    clipped = []
-    for label in COMPARED:
-        lo, hi = PRESETS[label].rule.band(rows.L)
-        clipped.append(rows.share(f"out of the band of {label} at its default range", (lo > rows.S) | (hi < rows.S)))
-    ranges = ", ".join(f"{label} {share.value:.0%}" for label, share in zip(COMPARED, clipped, strict=True))
-    text = f"one update a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}"
-    return found(f"{text}. The default ranges clip of it: {ranges}", fix, follows, *clipped, severity=Severity.INFO)
+    bands = {label: PRESETS[label].rule.band(rows.L) for label in COMPARED}
+    clipped = (f"{label} {np.mean((lo > rows.S) | (hi < rows.S)):.0%}" for label, (lo, hi) in bands.items())
+    return found(
+        f"one update a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}. The default "
+        f"ranges clip of it: {', '.join(clipped)}",
+        fix,
+        follows,
+        severity=Severity.INFO,
+    )
 
 
 def _frozen(p: Patient) -> Ints:
@@ -142,10 +119,8 @@ def _frozen(p: Patient) -> Ints:
 
 def old_recomputed(p: Patient) -> Answer:
     """Check whether the old log-probabilities were wrongly computed again with new weights after the rollout."""
-    if few := enough(p.moved):
-        return not_checked(f"too few rows after an update: {few}")
-    if s_zero(p).found:
-        return not_checked("S is 0 for another reason (s_zero)")
+    if (few := enough(p.moved)) or s_zero(p).found:
+        return not_checked(f"too few rows after an update: {few}" if few else "S is 0 for another reason (s_zero)")
     fix = (
         "take the old log-probabilities once, right after the rollout and before its first update, and keep them for "
         "all its minibatches and epochs"
@@ -156,15 +131,20 @@ def old_recomputed(p: Patient) -> Answer:
             "weights, so the ratio is always 1 and nothing is ever clipped",
             fix,
             p.moved.share("rows after an update with S = 0", p.moved.S == 0),
-            Evidence("most updates since the rollout", float(p.moved["updates_since_rollout"].max())),
             severity=Severity.CRITICAL,
         )
-    spread = _by_update(p)
+    since = p.finite["updates_since_rollout"]
+    sizes: list[Evidence] = []
     largest: Evidence | None = None
-    for update, here in sorted(spread.items()):
+    for update in np.unique(since[np.isfinite(since)]).tolist():
+        rows = p.finite.take(since == update)
+        if enough(rows):
+            continue
+        here = _size(rows, f"{update:.0f} updates after the rollout")
+        sizes.append(here)
         if update >= 1 and largest is not None and here.high < RESET * largest.low:
             return found(
-                f"S falls back to nothing {update} updates after the rollout, inside its use: the old "
+                f"S falls back to nothing {update:.0f} updates after the rollout, inside its use: the old "
                 "log-probabilities were taken again (each epoch, say), so the ratio misses the updates before",
                 fix,
                 largest,
@@ -175,60 +155,37 @@ def old_recomputed(p: Patient) -> Answer:
             largest = here
     if not enough(p.unmoved) and np.any(p.unmoved.S):
         before, after = _size(p.unmoved, "before any update"), _size(p.moved, "after updates")
-        growth = _growth_by_update(p)
-        if after.high < 2 * before.low and growth.low <= 0 and growth.high < before.low:
+        line = cluster_slope(p.finite.S**2 / p.finite.L, since, p.finite.cluster)
+        low, high = float(since.max()) * line.ci_low, float(since.max()) * line.ci_high
+        if after.high < 2 * before.low and low <= 0 and high < before.low:
             return found(
                 "S after updates is no larger than the numerical noise before any: the old log-probabilities are "
                 "recomputed with the new weights, or the weights hardly move",
                 fix + "; if they are, raise the learning rate",
                 before,
                 after,
-                growth,
                 severity=Severity.CRITICAL,
             )
-    ends = list(spread.values())
-    return clear("S grows with the updates since the rollout", *ends[:1], *ends[-1:])
+    return clear("S grows with the updates since the rollout", *sizes[:1], *sizes[-1:])
 
 
 def _size(rows: Rows, when: str) -> Evidence:
     return rows.mean(f"mean S^2/L {when}", rows.S**2 / rows.L, unit="nats^2 a token")
 
 
-def _by_update(p: Patient) -> dict[int, Evidence]:
-    out: dict[int, Evidence] = {}
-    since = p.finite["updates_since_rollout"]
-    for update in np.unique(since[np.isfinite(since)]):
-        rows = p.finite.take(since == update)
-        if not enough(rows):
-            out[int(update)] = _size(rows, f"{update:.0f} updates after the rollout")
-    return out
-
-
-def _growth_by_update(p: Patient) -> Evidence:
-    """Return how much S^2/L grows from the first to the last update on a rollout, by a line fitted over the updates."""
-    rows = p.finite
-    since = rows["updates_since_rollout"]
-    most = float(since.max())
-    line = cluster_slope(rows.S**2 / rows.L, since, rows.cluster)
-    gain = (line.slope * most, line.ci_low * most, line.ci_high * most)
-    return Evidence("growth of S^2/L over the rollout's use", *gain, unit="nats^2 a token")
-
-
 def not_finite(p: Patient) -> Answer:
     """Check for S or A that is NaN or infinite."""
-    rows = p.rows
     known = [c for c in ("log_ratio", "advantage") if c in p.logged]
     if not known:
         return not_checked("the log holds neither S nor A")
-    bad = ~np.all([np.isfinite(rows[c]) for c in known], axis=0)
-    share = rows.share("rows with a NaN or infinite S or A", bad)
+    bad = ~np.all([np.isfinite(p.rows[c]) for c in known], axis=0)
+    share = p.rows.share("rows with a NaN or infinite S or A", bad)
     if not bad.any():
         return clear("every S and A is finite", share)
     return found(
         f"{int(bad.sum())} rows have no finite S or A; one such row makes the whole batch's loss NaN",
         "cap S before exp, mask padding before the difference (inf - inf), and give failed rewards a number",
         share,
-        Evidence("their mean length", float(rows["length"][bad].mean()), unit="tokens"),
         severity=Severity.CRITICAL,
     )
 
@@ -236,24 +193,20 @@ def not_finite(p: Patient) -> Answer:
 def numerics(p: Patient) -> Answer:
     """Check whether many responses are out of the band even before the first update, which only numerics can cause."""
     still = p.unmoved
-    if few := enough(still):
-        return not_checked(f"too few rows before the first update of a rollout to see the noise floor: {few}")
-    if not np.any(still.S):
-        return clear("S is exactly 0 before the first update: no noise floor", Evidence("noise in S", 0.0))
+    if few := enough(still) or enough(p.moved):
+        return not_checked(f"too few rows before, or after, the first update of a rollout: {few}")
     before, after = p.out_of_band(still), p.out_of_band(p.moved)
-    if before is None or after is None:
-        return not_checked("the log names no band, so its clip ratio is not known")
-    if few := enough(p.moved):
-        return not_checked(f"too few rows after an update: {few}")
+    if before is None or after is None or not np.any(still.S):
+        return not_checked("S is exactly 0 before the first update, or the log names no band")
     floor = still.share("out of band before any update", before)
     measured = p.moved.share("out of band after updates", after)
-    evidence = (floor, measured, _size(still, "before any update"))
     if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:
-        return clear("the noise floor is small beside the clip ratio", *evidence)
+        return clear("the noise floor is small beside the clip ratio", floor, measured)
     return found(
         f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic",
         "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), or "
         "from the trainer and not from the sampler; or widen the band above the noise floor",
-        *evidence,
+        floor,
+        measured,
         severity=Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING,
     )

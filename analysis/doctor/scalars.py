@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.line import rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
+from fspo.gradlog import metric_names as metric
 from fspo.gradlog.metrics_file import MetricsFile
+from fspo.stats.intervals import sample_interval
 
 WEIGHT = (
     r"(sampling/)?importance_sampling_ratio(/mean)?|sampling_importance_ratio(/mean)?|o?is|tis|ois|mis"
@@ -174,6 +177,40 @@ ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
     check.__name__: check for check in (weight_scale, same_ratio, weight_product, mismatch_trend, truncation_count)
 }
 """The checks of scalars, by name."""
+
+
+IN_METRICS = {
+    "truncation": (
+        *(metric.TRUNCATED, TRUNCATED, MOSTLY_TRUNCATED, LIMIT),
+        f"of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no clipping by the rule",
+    ),
+    "advantages_zero": (
+        *(metric.EQUAL_REWARDS, 1 - FEW_ADVANTAGES, 1.0, VERIFIER),
+        "of the groups have one reward for all their responses, so no advantage and no gradient",
+    ),
+}
+"""By check: the metric that answers it for a run without rows, the shares that are a warning and critical, the fix, and
+what is wrong.
+"""
+
+
+def from_metrics(p: Patient) -> dict[str, Answer]:
+    """Return the answers of the checks in `IN_METRICS`, for a run without rows.
+
+    A share is the mean of its last quarter of lines (at least ``LINES``), whose interval takes them as independent.
+    """
+    answers = {}
+    for check, (name, warning, critical, fix, text) in IN_METRICS.items():
+        values = p.metric(name)
+        if len(values) < LINES:
+            answers[check] = not_checked(f"the metrics have no {LINES} lines with {name}")
+            continue
+        share = Evidence(name, *sample_interval(values[-max(len(values) // 4, LINES) :]), "share")
+        answers[check] = clear("the share in the metrics is small", share)
+        if share.low > warning:
+            severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
+            answers[check] = found(f"{share.value:.1%} {text}", fix, share, severity=severity)
+    return answers
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -69,8 +69,6 @@ class Follower:
         Run folder; it need not exist yet.
     bins : Bins, optional
         Bins of lengths; by default quantiles of the first rollout with a row logged after an update.
-    target : float, optional
-        The band acceptance that the rule was meant to have.
 
     Attributes
     ----------
@@ -86,8 +84,8 @@ class Follower:
         For each issue in the doctor's last answers, the number of the newest rollout when the issue appeared.
     """
 
-    def __init__(self, path: str | Path, bins: Bins | None = None, target: float | None = None) -> None:
-        self.path, self.bins, self.target = Path(path), bins, target
+    def __init__(self, path: str | Path, bins: Bins | None = None) -> None:
+        self.path, self.bins = Path(path), bins
         self.starts = 0
         self._restart()
 
@@ -208,7 +206,7 @@ class Follower:
             view = self._look(number, files)
             if self._doctor is None:
                 metadata = next((file.metadata for file in files if file.metadata), {})
-                self._doctor = Doctor.of(self.path, metadata, self.target, most=DOCTOR_ROWS)
+                self._doctor = Doctor.of(self.path, metadata, most=DOCTOR_ROWS)
             self._doctor.read_these(files, damage)
         except UserError as error:
             self._note(f"rollout {number}: {error}")

@@ -279,12 +279,12 @@ FORTY = (
     ),
     Defect(
         "every fourth response is scored by half of the update",
-        "mean_weight k1_k3",
+        "mean_weight",
         lambda c, r, i: add(c, -0.5 * c["log_ratio"] * (place(c) % 4 == 0)),
     ),
     Defect(
         "padding adds noise of .05 a root token to the shorter half, after updates",
-        "mean_weight k1_k3",
+        "mean_weight",
         lambda c, r, i: add(
             c,
             0.05
@@ -312,7 +312,7 @@ FORTY = (
         lambda c, r, i: rough(c, 0.05 * per_response(c, lambda n: r.random(n) < 0.33), r, engine=True),
         "huggingface/trl#7017",
     ),
-    Defect("k3 is half of the squares", "sums k1_k3", lambda c, r, i: c | {"k3_sum": c["sum_sq_log_ratio"] / 2}),
+    Defect("k3 is half of the squares", "sums", lambda c, r, i: c | {"k3_sum": c["sum_sq_log_ratio"] / 2}),
     Defect(
         "the reward is minus the length",
         "advantage_by_length",
@@ -370,7 +370,7 @@ FORTY = (
     ),
     Defect(
         "only the better half of each group is trained on and logged",
-        "mean_weight~chosen|outcome|select k1_k3~chosen|outcome|select",
+        "mean_weight~chosen|outcome|select",
         lambda c, r, i: _best_half(c),
     ),
 )
@@ -467,7 +467,7 @@ AUDITED = (
         "mean_length~end-of-sequence",
         lambda c, r, i: lengthened(c, np.maximum(c["length"] - 1, 1)),
     ),
-    Defect("S is 1.3 times too large", "sums k1_k3", lambda c, r, i: again(c | {"log_ratio": 1.3 * c["log_ratio"]})),
+    Defect("S is 1.3 times too large", "sums", lambda c, r, i: again(c | {"log_ratio": 1.3 * c["log_ratio"]})),
     Defect(
         "responses are cut off at 160 tokens and not marked as truncated",
         "length_pile~160",
@@ -476,7 +476,7 @@ AUDITED = (
     Defect("S is not computed again after later updates", "values_of_s~computed", lambda c, r, i: _frozen(c)),
     Defect(
         "S is a mean over the tokens",
-        "spread_of_s~mean k1_k3~mean",
+        "spread_of_s~mean",
         lambda c, r, i: again(c | {"log_ratio": c["log_ratio"] / c["length"]}),
     ),
     Defect(

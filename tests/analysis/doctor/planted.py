@@ -80,7 +80,7 @@ DEFECTS: dict[str, Plan] = {
     "dropped_sequences": Plan(drop_above=384),
     "length_weighted": Plan(aggregation="token"),
     "mean_length": Plan(uncounted=1),
-    "drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
+    "acceptance-drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
     "heavy_weights": Plan(sigma=0.045, lengths=(256, 1024), rule=preset("none").rule),
     "heavy_weights-tilted": Plan(
         sigma=0.05, lengths=(256, 1024), rule=preset("fspo", drift="tilted", range_lo=0.3, range_hi=0.3).rule

@@ -21,21 +21,19 @@ from analysis.doctor.doctor import CHECKS, ON_KEPT_ROWS, Doctor
 from analysis.doctor.examine import examine
 from analysis.doctor.issues import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
 from fspo.base.errors import UserError
-from fspo.base.options import option_names
-from fspo.config import TrainConfig
-from fspo.gradlog import GradLogWriter, read_log
+from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 ALSO = {
     # a band far too narrow for the drift accepts little, and the long responses' weights spread; nothing else may show
-    "drift": {"acceptance", "heavy_weights"},
-    "heavy_weights-tilted": {"drift"},
+    "acceptance-drift": {"heavy_weights"},
+    "heavy_weights-tilted": {"acceptance"},
 }
 
 
-def answer(run, name, **options):
-    return next(a for a in examine(run, **options).answers if a.id == name)
+def answer(run, name):
+    return next(a for a in examine(run).answers if a.id == name)
 
 
 def evidence(found, start):
@@ -99,42 +97,6 @@ def test_healthy_runs_are_clear(tmp_path, name, seed):
     assert sum(a.status == "clear" for a in diagnosis.answers) >= 8
 
 
-def test_an_issue_goes_when_its_fix_is_taken(tmp_path):
-    defect = DEFECTS["acceptance"]
-    found = answer(write_run(tmp_path / "bad", defect, 0), "acceptance", target=0.85)
-    c = evidence(found, "range_lo and range_hi for 85%")
-    named = re.findall(r"\b[a-z]+\.[a-z_]+", found.fix)
-    assert named == ["rule.range_lo", "rule.range_hi"]
-    assert set(named) <= set(option_names(TrainConfig))
-    fixed = write_run(
-        tmp_path / "good", replace(defect, rule=preset("fspo", range_lo=c.value, range_hi=c.value).rule), 1
-    )
-    log = read_log(fixed, columns=["band_accept", "updates_since_rollout"])
-    moved = log.column("updates_since_rollout") > 0
-    assert log.column("band_accept")[moved].mean() == pytest.approx(0.85, abs=0.02)
-    assert answer(fixed, "acceptance", target=0.85).status == "clear"
-
-
-def test_the_range_is_the_quantile_of_the_excess(tmp_path):
-    S = np.random.default_rng(0).standard_normal(2000) * 5
-    run = append(tmp_path, plain(2000, log_ratio=S), rule=preset("fspo").rule.to_dict())
-    c = evidence(answer(run, "acceptance", target=0.9), "range_lo and range_hi for 90%")
-    assert c.value == pytest.approx(np.quantile(np.abs(S) / 10, 0.9), rel=0.01)
-
-
-def test_an_s_that_no_range_can_hold_has_none_named(tmp_path):
-    run = append(tmp_path, plain(log_ratio=np.full(400, 44.5)), rule=preset("rloo").rule.to_dict())
-    assert "or S is broken" in answer(run, "acceptance").fix
-
-
-def test_an_asymmetric_band_keeps_its_ratio(tmp_path):
-    rule = preset("fspo", range_lo=0.001, range_hi=0.002).rule
-    rng = np.random.default_rng(1)
-    rows = plain(log_ratio=rng.standard_normal(400))
-    found = answer(append(tmp_path, rows, rule=rule.to_dict()), "acceptance", target=0.9)
-    assert evidence(found, "range_hi").value == pytest.approx(2 * evidence(found, "range_lo").value)
-
-
 def test_the_rule_that_never_cuts_is_told_but_does_not_fail(tmp_path):
     rows = plain(4000, log_ratio=1e-4 * np.random.default_rng(8).standard_normal(4000))
     run = append(tmp_path, rows, rule=preset("fspo").rule.to_dict())
@@ -162,32 +124,6 @@ def test_groups_that_are_all_solved_in_the_end(tmp_path):
     assert "by the end" in found.summary
     assert evidence(found, "responses with A != 0").value == pytest.approx(0.35)
     assert evidence(found, "responses with A != 0, last").value == 0
-
-
-def test_a_noise_phase_serves_as_the_floor(tmp_path):
-    rng = np.random.default_rng(3)
-    trained = plain(800, log_ratio=rng.standard_normal(800) * 0.4)
-    noise = plain(800, log_ratio=rng.standard_normal(800) * 0.35, phase="noise", updates_since_rollout=0)
-    append(tmp_path, trained, rule=preset("fspo").rule.to_dict())
-    append(tmp_path, noise | {"rollout": 1}, 1, rule=preset("fspo").rule.to_dict())
-    found = answer(tmp_path, "numerics")
-    assert found.found
-    # P(|N(0, .35)| > .3) and P(|N(0, .4)| > .3)
-    assert evidence(found, "out of band before").value == pytest.approx(2 * sps.norm.sf(0.3 / 0.35), abs=0.04)
-    assert evidence(found, "out of band after").value == pytest.approx(2 * sps.norm.sf(0.3 / 0.4), abs=0.04)
-
-
-def test_missing_long_responses_are_measured(tmp_path):
-    # groups of 4 with lengths 10, 20, 30, 200; every second group lost its longest
-    n = 400
-    rows = plain(n, length=np.tile([10, 20, 30, 200], n // 4))
-    keep = ~((rows["prompt_id"] % 2 == 0) & (rows["length"] == 200))
-    rows = {k: v[keep] if np.ndim(v) else v for k, v in rows.items()}
-    append(tmp_path, rows)
-    (tmp_path / "metrics.jsonl").write_text('{"rollout": 0, "phase": "train", "completions/mean_length": 65.0}\n')
-    found = answer(tmp_path, "dropped_sequences")
-    assert evidence(found, "responses missing").value == pytest.approx(1 / 8)
-    assert evidence(found, "mean length of the missing").value == pytest.approx(200)
 
 
 @pytest.mark.parametrize(
@@ -236,15 +172,6 @@ def test_token_rules_are_not_blamed_for_token_averages(tmp_path):
     assert answer(run, "acceptance").status == "not checked"
 
 
-def test_length_weights_by_hand(tmp_path):
-    # nine of 100 tokens for one of 900: its tenth carries half, the weighted mean length is 500, LRE_2 is 4/3
-    rows = plain(length=np.where(np.arange(400) % 10 == 0, 900, 100))
-    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict(), aggregation="token"), "length_weighted")
-    assert evidence(found, "weight of the longest").value == pytest.approx(0.5)
-    assert evidence(found, "mean length as").value == pytest.approx(500)
-    assert evidence(found, "LRE_2").value == pytest.approx(4 / 3)
-
-
 def test_one_response_that_is_the_update(tmp_path):
     # ten updates of 40 responses; in each one weight of 61 beside 39 of 1: 61 % of the update
     n = 400
@@ -253,9 +180,7 @@ def test_one_response_that_is_the_update(tmp_path):
     rows |= {"step": np.arange(n) // 40, "advantage": np.where(np.arange(n) % 2, -1.0, 1.0)}
     found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "heavy_weights")
     assert found.found
-    assert evidence(found, "share of the largest").value == pytest.approx(0.61)
-    assert evidence(found, "updates of which").value == pytest.approx(1.0)
-    assert evidence(found, "effective").value == pytest.approx(100**2 / (61**2 + 39) / 40)
+    assert "one response carries 61% of an update on average" in found.summary
     assert "dual" in found.fix  # the heavy ones have A < 0 above 0
 
 
@@ -294,7 +219,7 @@ def test_a_long_log_is_examined_in_spread_rollouts(tmp_path, monkeypatch):
     diagnosis = examine(run)
     total = sum(pq.read_metadata(f).num_rows for f in (run / "gradlog").glob("*.parquet"))
     assert diagnosis.rows == total > 8000
-    assert "8 of 16 rollouts, evenly spread" in diagnosis.notes[0]
+    assert "8 of 16 rollouts, evenly spread, are examined" in diagnosis.notes[0]
     assert [a.id for a in diagnosis.issues] == ["truncation"]
 
 
@@ -306,7 +231,8 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     first, second = json.loads(out.read_text())
     assert first["worst"] is None
     assert second["issues"][0]["id"] == "length_weighted"
-    assert {"value", "low", "high", "name", "unit"} == set(second["issues"][0]["evidence"][0])
+    evidence = next(e for a in second["clear"] for e in a["evidence"])
+    assert {"value", "low", "high", "name", "unit"} == set(evidence)
     assert main(["doctor", str(bad), "--fail-on", "critical"]) == 0
     assert main(["doctor", str(bad), "--fail-on", "truncation"]) == 0
     assert main(["doctor", str(bad), "--fail-on", "length_weighted"]) == 1
@@ -317,7 +243,6 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["doctor", "RUN", "--fail-on", "trunkation"], "did you mean 'truncation'"),
-        (["doctor", "RUN", "--target", "1.5"], "strictly between 0 and 1"),
         (["doctor", "nowhere"], "does not exist"),
         (["doctor"], "required: runs"),
     ],
@@ -348,7 +273,7 @@ def scalars(run, **values):
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ({"imported/clip_ratio/region_mean": 0.0}, {"s_zero"}),
+        ({"imported/clip_ratio/region_mean": 0.0}, set()),
         ({"imported/actor/pg_clipfrac": lambda i: 0.01 * (i > 5)}, set()),
         ({"frac_reward_zero_std": 1.0, "reward": 0.0}, {"advantages_zero"}),
         ({"frac_reward_zero_std": lambda i: 0.4 + 0.01 * i}, set()),
@@ -371,15 +296,17 @@ def test_scalars_need_lines_and_numbers(tmp_path):
         examine(tmp_path)
 
 
-@pytest.mark.parametrize(("mean", "status"), [(-1.2, "clear"), (-1.7, "found"), (-0.2, "found")])
-def test_a_band_wholly_below_0_is_measured_from_its_centre(tmp_path, mean, status):
+@pytest.mark.parametrize(("mean", "side"), [(-1.2, ""), (-1.7, "below"), (-0.2, "above")])
+def test_most_responses_of_some_length_may_lie_beyond_one_edge(tmp_path, mean, side):
     """fspo-kl's band may lie at -1.5 to -.5: a mean S of -1.2 is inside, though beyond twice the upper edge."""
     n = 600
     S = mean + 0.05 * np.random.default_rng(0).standard_normal(n)
     rows = {"log_ratio": S, "length": 50 + np.arange(n) % 40, "advantage": np.ones(n), "lo": -1.5, "hi": -0.5}
     rows |= {"prompt_id": np.arange(n) // 4, "response_id": np.arange(n), "step": 1, "rollout": 0}
     append(tmp_path, rows | {"updates_since_rollout": 1, "times_used": 0, "phase": "train"})
-    assert answer(tmp_path, "drift").status == status
+    told = answer(tmp_path, "acceptance")
+    assert (f"lie {side} the band" in told.summary) == bool(side)
+    assert told.status == ("found" if side else "clear")
 
 
 @pytest.mark.parametrize(
@@ -400,9 +327,10 @@ def test_one_update_a_rollout_is_information_on_numerics(tmp_path, size, pull, s
     assert said in told.summary
     assert told.severity == Severity.INFO
     if "numerics" in said:  # N(0, .15) at L = 100 outside .3, and outside about .03 and .04
-        assert evidence(told, "out of the band of fspo").value == pytest.approx(2 * sps.norm.sf(2), abs=0.03)
         wanted = sps.norm.sf(0.03 / 0.15) + sps.norm.sf(0.04 / 0.15)
-        assert evidence(told, "out of the band of gspo").value == pytest.approx(wanted, abs=0.05)
+        shares = {label: float(x) / 100 for label, x in re.findall(r"(\w+) (\d+)%", told.summary)}
+        assert shares["fspo"] == pytest.approx(2 * sps.norm.sf(2), abs=0.03)
+        assert shares["gspo"] == pytest.approx(wanted, abs=0.05)
 
 
 def test_scalars_go_to_rldoctor_where_it_is_installed(tmp_path, monkeypatch, capsys):
@@ -500,7 +428,7 @@ def test_any_log_gets_an_answer_to_every_check(tmp_path_factory, data):
     rule = data.draw(st.sampled_from(["none", "fspo", "fspo-kl", "gspo", "rloo", "grpo", None]))
     metadata = {"rule": preset(rule).rule.to_dict(), "aggregation": "token"} if rule else {}
     run = append(tmp_path_factory.mktemp("any"), rows, **metadata)
-    diagnosis = examine(run, target=data.draw(st.sampled_from([None, 0.9])))
+    diagnosis = examine(run)
     assert {a.id for a in diagnosis.answers} == set(CHECKS)
     assert diagnosis.lines(verbose=True)
     if n < 50:

@@ -10,7 +10,7 @@ from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
 from fspo.models.load import build_embedded_model, load_tokenizer
 from tests.analysis.doctor.healthy import train_run
 
-LAWS = {"mean_weight", "k1_k3", "before_update", "estimator", "uses", "sums", "mismatch"}
+LAWS = {"mean_weight", "before_update", "estimator", "uses", "sums", "mismatch"}
 
 
 def clear(run):
@@ -23,7 +23,7 @@ def clear(run):
 @pytest.mark.slow  # it warms a model up
 def test_our_trainer(tmp_path):
     train_run(tmp_path / "run", "fspo", 5, rollouts=3)
-    assert clear(tmp_path / "run") >= LAWS | {"band", "clip", "direction"}
+    assert clear(tmp_path / "run") >= LAWS | {"band", "clip"}
 
 
 @pytest.mark.slow
@@ -50,4 +50,4 @@ def test_trl(tmp_path, kind, config, options, more):
         rollout_func=sample_in_bfloat16,  # so that sampler and trainer differ
     )
     trainer.train()
-    assert clear(tmp_path) >= LAWS | {"direction"} | more
+    assert clear(tmp_path) >= LAWS | more

@@ -42,8 +42,8 @@ def test_all_tests_share_the_level(monkeypatch, healthy):
 
     monkeypatch.setattr(AnytimeMean, "__init__", counted)
     issues(healthy)
-    assert len(levels) == TESTS + 1  # and that of the check direction, which has a threshold of its own
-    assert sum(levels[:TESTS]) == pytest.approx(LEVEL)
+    assert len(levels) == TESTS
+    assert sum(levels) == pytest.approx(LEVEL)
 
 
 @pytest.mark.parametrize(("degrees", "scale", "spike"), [(3, 0.1, 0.7), (3, 0.3, 0.7), (1.5, 0.2, 0.8), (2, 0.3, 0.5)])
@@ -140,7 +140,6 @@ def test_noise_whose_mean_is_that_of_its_kl_has_no_other_cause(known):
     [
         (lambda c, r, i: add(c, 0.002 * c["length"]), "before_update"),
         (lambda c, r, i: add(c, 0.1 * after(c)), "mean_weight"),
-        (lambda c, r, i: add(c, 0.1 * after(c)), "k1_k3"),
         (lambda c, r, i: c | {"times_used": c["times_used"] * 0}, "uses"),
         (lambda c, r, i: c | {"advantage": -c["advantage"]}, "estimator"),
         (lambda c, r, i: c | {"step": c["step"] + (i > 4)}, "log"),
@@ -168,9 +167,8 @@ def test_a_growing_log_gets_the_answers_of_the_whole(healthy, tmp_path):
     for file in waiting:
         doctor.read()
         file.rename(run / "gradlog" / file.name)
-    doctor.read(complete=False)
-    assert doctor.kept.seen == len(files) - 1
     doctor.read()
+    assert len(doctor.kept.rollouts) == len(files)
     grown, whole = doctor.diagnosis(), {a.id: a for a in issues(run).values()}
     assert {a.id: a.since for a in grown.issues} == {name: a.since for name, a in whole.items()}
     assert grown.rows == len(read_log(run, columns=["rollout"]))
@@ -189,7 +187,7 @@ def test_an_issue_of_a_growing_log_is_made_once_and_its_rollout_stays(healthy, t
         file.rename(files[number])
         doctor.read()
         doctor.read()  # nothing new: nothing counts twice
-        assert doctor.kept.seen == number + 1
+        assert len(doctor.kept.rollouts) == number + 1
         found = [(a.id, a.since) for a in doctor.diagnosis().issues]
         assert len(dict(found)) == len(found)
         assert since.items() <= dict(found).items()
@@ -233,24 +231,13 @@ def write(run, rollouts=10, n=400, **columns):
     return run
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_direction_is_that_of_s_less_what_all_responses_drift(tmp_path, sign):
-    def s(rng, place):
-        return sign * (np.where(place > 0, -0.02, -0.03) + 0.01 * rng.standard_normal(len(place)))
-
-    found = issues(write(tmp_path / "run", times_used=1, log_ratio=s))
-    assert ("direction" in found) == (sign < 0)
-    if sign < 0:
-        assert found["direction"].severity == Severity.WARNING
-
-
 @pytest.mark.parametrize("stale", [True, False])
 def test_stale_rows_without_their_ratio_are_left_out_of_the_laws(tmp_path, stale):
     def s(rng, place):
         return 0.05 + 0.05 * rng.standard_normal(len(place))
 
     found = issues(write(tmp_path / "run", log_ratio=s, policy_version=9, behaviour_version=5 if stale else 8))
-    assert not stale or not {"mean_weight", "k1_k3"} & found.keys()
+    assert not stale or "mean_weight" not in found
     assert stale or found["mean_weight"].severity == Severity.CRITICAL
     assert stale or "E[S] is above 0" in found["mean_weight"].summary
 
@@ -325,26 +312,6 @@ def test_a_short_last_rollout_is_a_run_that_was_stopped(healthy, tmp_path, stopp
     assert ("log" in issues(short)) == (stopped == 7)
 
 
-def test_a_stopped_process_lacks_the_last_file(healthy, tmp_path):
-    run = rewritten(healthy, tmp_path / "run", lambda c, r, i: c, 0)
-    log = read_log(run)
-    writer = GradLogWriter(run, rank=1, metadata=log.metadata)
-
-    def files_of_another_process(rollout):
-        part = log.where(log.column("rollout") == rollout)
-        writer.append({name: part.column(name) for name in part.table.column_names if name in part})
-        writer.flush(rollout)
-        doctor = Doctor.of(run, log.metadata)
-        doctor.read()
-        return doctor._files()
-
-    for rollout in range(8):
-        files_of_another_process(rollout)
-    assert files_of_another_process(8) == {}
-    sorted(file for file in (run / "gradlog").iterdir() if "0004" in file.name)[1].unlink()
-    assert files_of_another_process(9) == {"1 rollouts without the file of some process": 4}
-
-
 def test_an_on_policy_run_is_told_so_and_does_not_fail(tmp_path):
     (found,) = examine(write_run(tmp_path, Plan(minibatches=1, epochs=1), 0)).issues
     assert (found.id, found.severity) == ("s_zero", Severity.INFO)
@@ -409,9 +376,6 @@ def test_small_s_before_an_update_is_seen_where_the_noise_floor_is_known(noise, 
     answer = before(S, noise**2 / 2 * L, L, float32=True)._before()
     assert answer.found == found
     assert not found or (answer.severity == Severity.CRITICAL and "dropout" in answer.summary)
-    floor = rows_of(100, length=L[:100], log_ratio=S[:100] / 10)
-    assert before(S, noise**2 / 2 * L, L, noise=floor)._before().found == found
-    assert not before(S, noise**2 / 2 * L, L, noise=rows_of(n, length=L, log_ratio=S))._before().found
 
 
 @pytest.mark.parametrize("prompts", [1, 40])

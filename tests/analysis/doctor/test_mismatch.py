@@ -1,10 +1,12 @@
 """What the doctor says of the engine ratio E: its cause, its severity, truncated sampling."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from analysis.doctor.issues import Severity
-from analysis.doctor.mismatch import Mismatch, correction, staleness, weight_left
+from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.importing.watch import Noticed, TokenDigest
 from fspo.rules import CORRECTIONS
 from tests.analysis.doctor.made import rows_of
@@ -112,13 +114,15 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     assert "nucleus" not in only_sums.summary
 
 
-def test_a_correction_that_leaves_some_length_little_of_its_weight_is_named():
-    L, mis = np.repeat([16.0, 1024.0], 100), CORRECTIONS["mis"]
-    rows = rows_of(200, length=L, behaviour_log_ratio=0 * L, correction_weight=np.where(L < 20, 1.0, 0.1))
-    left = weight_left(rows, mis)
-    assert left == pytest.approx({16: 1.0, 1024: 0.1})
-    assert "responses of 1024 to 2047 tokens 10%" in correction(left, mis).summary
-    assert not correction({16: 0.5, 1024: 0.4}, mis).found
+def test_a_correction_that_takes_most_of_some_length_is_a_warning():
+    """Noise of .02 a root token: 1 to 2 nats at 4096 tokens, of which a product mask of .02 leaves next to nothing."""
+    rng, L = np.random.default_rng(6), np.repeat([16.0, 4096.0], 400)
+    E = 0.02 * np.sqrt(L) * rng.standard_normal(800) - 0.02**2 / 2 * L
+    sound = engine(E, L, 0.02**2 / 2 * L, correction=CORRECTIONS["engine-sqrt"])
+    assert not sound or sound["mismatch"].severity == Severity.INFO
+    found = engine(E, L, 0.02**2 / 2 * L, correction=replace(CORRECTIONS["mis"], range_lo=0.02, range_hi=0.02))
+    assert found["mismatch"].severity == Severity.WARNING
+    assert "the correction in use takes 9" in said(found)
 
 
 def test_an_s_of_0_that_hides_older_versions_is_told():

@@ -106,9 +106,9 @@ def test_the_doctor_finds_nothing_in_a_healthy_run(tmp_path):
     diagnosis = examine(tmp_path / "run")
     assert diagnosis.issues == []
     clear = {answer.id for answer in diagnosis.answers if answer.status == "clear"}
-    assert {"mean_weight", "k1_k3", "before_update", "mismatch", "estimator", "sums", "uses"} <= clear
+    assert {"mean_weight", "before_update", "mismatch", "estimator", "sums", "uses"} <= clear
     trained(tmp_path / "unlawful", rollouts=12, epochs=2)  # its tokens and advantages are made up
-    assert {"estimator", "k1_k3"} & {answer.id for answer in examine(tmp_path / "unlawful").issues}
+    assert "estimator" in {answer.id for answer in examine(tmp_path / "unlawful").issues}
 
 
 @pytest.mark.parametrize(
