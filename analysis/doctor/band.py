@@ -10,7 +10,7 @@ from analysis.log.rows import numbered
 from fspo.stats.bins import quantile_bins
 
 BINS = 8
-"""Number of bins of lengths in each of which the check acceptance looks for most responses beyond one edge."""
+"""Number of length bins; the check acceptance looks in each for most responses beyond one edge of the band."""
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
 """Least and greatest band acceptance at which the check acceptance reports nothing."""
 TOP_SHARE = 0.25

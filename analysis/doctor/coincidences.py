@@ -34,9 +34,9 @@ CUT_OFF, TIMES = 0.01, 4.0
 the responses has it, and this many times as many as any length in the upper half of the lengths below it.
 """
 UNCHANGED = 0.5
-"""S is reported as not computed again if at least this share of the later uses have exactly the S of the use before."""
+"""S is reported as not computed again if at least this share of later rows has exactly the S of the response before."""
 ONE_LENGTH = 0.9
-"""Lengths are reported as those of padded minibatches if in this share of them all responses have one length."""
+"""Padding is reported to count in the length if in this share of the minibatches all responses have one length."""
 BY_LENGTH = 0.97
 """The mean over groups of the correlation of A with the length is reported if its absolute value exceeds this."""
 
@@ -69,7 +69,7 @@ def counted_twice(rows: Rows) -> Answer:
 
 
 def _changed(rows: Rows) -> Rows:
-    """The rows with a token whose S an update has changed."""
+    """Return the rows of at least one token that were logged after an update and whose S is finite and not 0."""
     return rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
 
 

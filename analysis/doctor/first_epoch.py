@@ -114,7 +114,7 @@ class FirstEpoch:
 
     @property
     def _of_mean(self) -> bool:
-        """Whether S times the length, and not S, has the mean that k3 asks for."""
+        """Whether S times the length has the mean -E[k3] and S has not, as if S were a mean over the tokens."""
         off = [abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum()))]
         return self.total_k3 > 0 and off[0] < 0.25 < off[1]
 

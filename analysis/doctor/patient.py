@@ -243,6 +243,8 @@ class Patient:
 
     Attributes
     ----------
+    rule, aggregation, logged
+        The clip rule that trained; how the loss is averaged (both None if unknown); the columns that have a value.
     rows : Rows
         Rows of the phase train, also those with numbers that are not finite.
     metrics : dict
@@ -263,15 +265,13 @@ class Patient:
     @cached_property
     def moved(self) -> Rows:
         """The training rows with a finite S and at least one token that were logged after at least one update since
-        their rollout.
-        """
+        their rollout."""
         return self.finite.take(self.finite["updates_since_rollout"] >= 1)
 
     @cached_property
     def unmoved(self) -> Rows:
         """The finite rows scored with the weights that gave the old log-probabilities, before any update: only numerics
-        make S differ from 0 there.
-        """
+        make S differ from 0 there."""
         return self.finite.take(self.finite["updates_since_rollout"] == 0)
 
     @cached_property
