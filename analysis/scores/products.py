@@ -233,32 +233,23 @@ def collapsed(update: Ints) -> Ints:
     return dense(update)
 
 
-def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> Floats:
-    """Return the jackknife's standard error (...) of a statistic from its replicates (C, ...).
+def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> float:
+    """Return the jackknife's standard error of a statistic from its replicates (C,).
 
     Each replicate is the statistic with one cluster of one update deleted, and ``update`` (C,) says of which update.
     The updates are the jackknife's strata (`collapsed`). If a cluster has responses in several updates, pass as
     ``cluster`` (C,) the number of the cluster that each replicate deletes. Without ``cluster``, no two replicates may
-    delete the same cluster.
+    delete the same cluster. NaN for a single replicate.
     """
     update = collapsed(update)
     count = np.bincount(update).astype(np.float64)
     if len(count) == 1 and count[0] < 2:
-        return np.full(replicates.shape[1:], np.nan)
-    shape = (len(count), *replicates.shape[1:])
-    sums = np.zeros(shape)
-    np.add.at(sums, update, replicates)
-    wide = count.reshape(-1, *[1] * (replicates.ndim - 1))
-    deviation = replicates - (sums / wide)[update]
-    deviation *= np.sqrt((count - 1) / count)[update].reshape(-1, *[1] * (replicates.ndim - 1))
+        return math.nan
+    deviation = replicates - (np.bincount(update, replicates) / count)[update]
+    deviation *= np.sqrt((count - 1) / count)[update]
     if cluster is not None:
-        if replicates.ndim == 1:
-            deviation = np.bincount(cluster, deviation)
-        else:
-            together = np.zeros((int(cluster.max()) + 1, *replicates.shape[1:]))
-            np.add.at(together, cluster, deviation)
-            deviation = together
-    return np.sqrt(np.sum(deviation**2, axis=0))
+        deviation = np.bincount(cluster, deviation)
+    return math.sqrt(float(np.sum(deviation**2)))
 
 
 @dataclass(frozen=True)
@@ -273,7 +264,7 @@ class Judge:
     def positive(self, value: float, replicates: Floats, what: str) -> str:
         """Say why the squared norm of ``what``, estimated as ``value``, is no denominator (it is not clearly above 0);
         "" if it is one."""
-        half = self.quantile * float(jackknife_se(replicates, self.update, self.prompt))
+        half = self.quantile * jackknife_se(replicates, self.update, self.prompt)
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
         if not half < value:
@@ -295,7 +286,7 @@ class Judge:
             value, replicates = above[0] / below[0], above[1] / below[1]
         if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
             return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
-        half = self.quantile * math.hypot(float(jackknife_se(replicates, self.update, self.prompt)), noise)
+        half = self.quantile * math.hypot(jackknife_se(replicates, self.update, self.prompt), noise)
         if not np.isfinite(half):
             return nothing, TOO_FEW
         return (float(value), float(value - half), float(value + half)), ""
@@ -381,7 +372,7 @@ class CosineColumns:
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
         noise = slope * self.sketch.error(self._bin(k, columns[0]), columns[0])
-        se = math.hypot(float(jackknife_se(replicates, self.update, self.cluster)), noise)
+        se = math.hypot(jackknife_se(replicates, self.update, self.cluster), noise)
         half = t_quantile(self.degrees, level) * se
         value = float(self.value[k, columns].mean())
         if not np.isfinite(half):

@@ -64,6 +64,10 @@ def test_updates_of_one_cluster_are_not_without_error():
     for update in (np.arange(20), np.append(np.zeros(19, int), 1)):
         assert jackknife_se(replicates, update) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
     assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
+    # Two updates with the same twenty prompts: their errors add up, those of unlike prompts add up in squares.
+    twice, update, one = np.tile(replicates, 2), np.repeat([0, 1], 20), x.std(ddof=1) / np.sqrt(20)
+    assert jackknife_se(twice, update, np.tile(np.arange(20), 2)) == pytest.approx(2 * one)
+    assert jackknife_se(twice, update) == pytest.approx(np.sqrt(2) * one)
     assert collapsed(np.array([5, 5, 5, 7, 7, 8, 9])).tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
