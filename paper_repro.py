@@ -93,7 +93,7 @@ class Reproduction:
         def work() -> dict[str, str]:
             for job in jobs if self.options.force == "training" else ():
                 put_aside(job)
-            return {str(run): why for run, why in run_jobs(jobs, self.options.jobs).items()}
+            return {str(run): why for run, why in run_jobs(jobs, self.options.jobs, "training (warm-up first)").items()}
 
         return self.stages.run("training", {"jobs": [job.arguments for job in jobs]}, work, [job.run for job in jobs])
 

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         simulate(run, recomputed=run.name == "faulty")
     analyse_runs(runs, Options(rules=COMPARED, targets=(0.85, 0.95), draws=2))
     page = folder / "report.html"
-    print(*write(runs, page, FIGURES), f"report: {page}", sep="\n")
+    print(*write(runs, page, FIGURES, "FSPO: a sound and a faulty run, simulated"), f"report: {page}", sep="\n")
     print(next_step("doctor", runs[1:]))
     if args.open:
         show(page)

@@ -52,5 +52,5 @@ def test_a_diagnosis_needs_the_wheel_alone(tmp_path: Path) -> None:
     for words, extra in ((("train", "--output", "t"), "train"), (("check", "--list"), "proofs")):
         refused = run(tmp_path, *words)
         assert refused.returncode == 2
-        assert refused.stderr.endswith(f"is not installed: pip install 'fspo[{extra}]'\n"), refused.stderr
+        assert f"is not installed: pip install '.[{extra}]' in" in refused.stderr, refused.stderr
         assert len(refused.stderr.splitlines()) == 1

@@ -30,8 +30,8 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[str]:
-    """Write the page about analysed runs, and its figures into the folder ``figures`` beside it.
+def write(runs: Sequence[Path], path: Path, only: Sequence[str] = (), title: str = "") -> list[str]:
+    """Write the page about analysed runs, with a title (their names), and its figures into ``figures`` beside it.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = ()) -> list[st
     shown = [name for names in SECTIONS.values() for name in names]
     drawn = draw_all(tables, folder, only=only or shown)
     write_captions(drawn, folder / "captions.json")
-    title = f"FSPO: {', '.join(run.name for run in runs)}"
+    title = title or f"FSPO: {', '.join(run.name for run in runs)}"
     write_report(path, title=title, runs=runs, diagnoses=diagnoses, folder=folder, captions=described(drawn))
     lines = []
     for run, diagnosis in zip(runs, examined, strict=True):

@@ -1,4 +1,4 @@
-"""The error class for bad input, the search for the extra (``pip install fspo[EXTRA]``) with a missing package, and the
+"""The error class for bad input, the search for the extra (``pip install '.[EXTRA]'``) with a missing package, and the
 wrapper of commands that prints every error as one line, without a traceback.
 """
 
@@ -39,7 +39,7 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
 
 
 def extra_with(module: str) -> str | None:
-    """Return the first extra (``pip install fspo[EXTRA]``) that installs the package of a module; None if no extra
+    """Return the first extra (``pip install '.[EXTRA]'``) that installs the package of a module; None if no extra
     does.
     """
     wanted = module.partition(".")[0].replace("_", "-")
@@ -69,7 +69,7 @@ def in_one_line(error: Exception) -> tuple[str, int]:
     if isinstance(error, UserError):
         return str(error), error.status
     if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
-        return f"{error.name} is not installed: pip install 'fspo[{extra}]'", 2
+        return f"{error.name} is not installed: pip install '.[{extra}]' in fspo's repository", 2
     if isinstance(error, OSError) and error.errno is not None:
         place = error.filename if error.filename is not None else "the output"
         return f"{place}: {error.strerror}: {_CURES.get(error.errno, 'check the path')}", 2

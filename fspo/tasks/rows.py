@@ -63,7 +63,7 @@ def _hub(path: str, subset: str | None, split: str) -> Any:
         import datasets
     except ImportError as error:
         raise UserError(
-            f'{path!r} is no .jsonl or .parquet file; Hugging Face datasets need: pip install "fspo[data]"'
+            f'{path!r} is no .jsonl or .parquet file; hub datasets need: pip install ".[data]" in fspo\'s repository'
         ) from error
     try:
         if not any((Path(path) / name).exists() for name in ("state.json", "dataset_dict.json")):

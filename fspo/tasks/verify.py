@@ -113,7 +113,7 @@ class Verifier:
         limits = {"workers": config.workers, "timeout_s": config.timeout_s}
         if config.verifier == "math":
             if importlib.util.find_spec("math_verify") is None:
-                raise UserError('the math verifier needs math-verify: pip install "fspo[math]"')
+                raise UserError('the math verifier needs math-verify: pip install ".[math]" in fspo\'s repository')
             self.pool = VerifierPool(math_factory, memory_limit_gib=MATH_MEMORY_GIB, **limits)
         elif ":" in config.verifier:
             load_function(config.verifier)

@@ -81,4 +81,4 @@ def test_a_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as stop:
         run_cli(needs)
     assert stop.value.code == 2
-    assert capsys.readouterr().err == "error: trl is not installed: pip install 'fspo[trl]'\n"
+    assert capsys.readouterr().err == "error: trl is not installed: pip install '.[trl]' in fspo's repository\n"

@@ -111,7 +111,6 @@ def arm(point: str, count: int) -> None:
 
     from fspo.distributed import files
     from fspo.gradlog.metrics_file import MetricsFile
-    from fspo.rollouts import collect
     from fspo.train import updates
 
     seen = 0
@@ -131,7 +130,7 @@ def arm(point: str, count: int) -> None:
 
     save_file, write_table, replace, rmtree = files.save_file, pq.write_table, os.replace, shutil.rmtree
     computed = updates.objective
-    collected, accumulated, written = collect.Collector.collect, updates.Updater.accumulate, MetricsFile.write
+    accumulated, written = updates.Updater.accumulate, MetricsFile.write
 
     def die_after(function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -184,9 +183,7 @@ def arm(point: str, count: int) -> None:
             die()
         rmtree(path, *args, **kwargs)
 
-    if point == "sample":
-        collect.Collector.collect = die_after(collected)  # type: ignore[method-assign]
-    elif point == "update":
+    if point == "update":
         updates.Updater.accumulate = die_after(accumulated)  # type: ignore[method-assign]
     elif point == "shards":
         safetensors.torch.save = die_after(safetensors.torch.save)
