@@ -129,8 +129,7 @@ def arm(point: str, count: int) -> None:
         die()
 
     save_file, write_table, replace, rmtree = files.save_file, pq.write_table, os.replace, shutil.rmtree
-    computed = updates.objective
-    accumulated, written = updates.Updater.accumulate, MetricsFile.write
+    accumulated, written, computed = updates.Updater.accumulate, MetricsFile.write, updates.objective
 
     def die_after(function: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
