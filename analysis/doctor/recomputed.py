@@ -110,7 +110,8 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     """Check whether an estimator of group rewards makes the advantages: the configured one, if one is named."""
     fit = EstimatorFit(np.zeros(0, np.int64), {})
     if rows.has("reward", "advantage"):
-        fit = estimator_fit(rows.columns, int(np.bincount(np.bincount(rows.cluster[rows.first])).argmax()))
+        sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
+        fit = estimator_fit(rows.columns, int(sizes[times == times.max()][-1]))
     groups = len(fit.rollout)
     if not groups:
         return not_checked("no complete group with rewards and an advantage other than 0")
