@@ -11,13 +11,12 @@ import numpy as np
 
 from analysis.doctor import band, batch, ratios
 from analysis.doctor.coincidences import ON_ROWS, length_pile
-from analysis.doctor.first_epoch import FirstEpoch
+from analysis.doctor.first_epoch import FirstEpoch, by_rewards
 from analysis.doctor.issues import Diagnosis
 from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.doctor.patient import KEPT, READ, Kept, Patient, Rows, columns_of, metrics_of
 from analysis.doctor.recomputed import estimator, of_columns, succession
 from analysis.doctor.scalars import ON_SCALARS, from_metrics
-from analysis.doctor.selection import by_rewards
 from analysis.importing.watch import digest_of
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream

@@ -3,7 +3,11 @@
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
 it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
 ``LEVEL`` at most, however often a run is looked at (`analysis.stats.anytime`). They use only responses that would have
-been logged whatever their reward (`analysis.doctor.selection`).
+been logged whatever their reward (`by_rewards`).
+
+DAPO's dynamic sampling drops groups with equal rewards. Then a response that is logged only because of its own reward
+is not a fair draw from the policy. A response whose mates (the other responses of its group) already differ in their
+rewards would have been kept with any reward, whether groups were selected or not.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.line import FLOAT32, LOOK, Line
-from analysis.doctor.patient import MIN_ROWS, Mask, Rows
+from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import importance_weight
+from fspo.stats.clusters import totals
 
 LEVEL = 0.007
 """Largest probability that a sound run gets an issue from any of the ``TESTS`` tests, however often it is examined.
@@ -41,6 +46,10 @@ WEIGHT_MARGIN = 0.01
 STILL_SPREAD, SURE = 0.8, 5.0
 """S is reported as too small if the mean of (S + k3)^2 lies below this share of its least value, by this many standard
 errors. It is not among the tests: it has no level that holds for every distribution.
+"""
+RARE, LEAST_GROUPS = 0.01, 30
+"""Groups were selected if, of at least ``LEAST_GROUPS`` groups with rewards of two values, at most the share ``RARE``
+has equal rewards.
 """
 A_MEAN = "S is a mean over the tokens and not their sum"
 FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older weights without D + E do not count)"
@@ -203,3 +212,31 @@ class FirstEpoch:
             evidence,
             severity=Severity.CRITICAL,
         )
+
+
+def by_rewards(rows: Rows) -> tuple[Mask, bool]:
+    """Return which of a run's rows (N,) would be logged whatever their reward, and whether groups were selected.
+
+    A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
+    differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
+    cannot show why they were logged.
+    """
+    reward = rows["reward"]
+    first = rows.first & np.isfinite(reward)
+    if not first.any():
+        return np.ones(len(rows), bool), False
+    group = rows.cluster
+    r, g = reward[first], group[first]
+    n, total, square = (totals(g, rows.clusters, x) for x in (np.ones_like(r), r, r * r))
+    several = n >= 2
+    equal = _equal(n, total, square)[several].sum() <= RARE * several.sum()
+    selected = bool(equal and several.sum() >= LEAST_GROUPS and len(np.unique(r)) == 2)
+    mates = _equal(n[group] - 1, total[group] - reward, square[group] - reward**2)
+    # A row without a reward (NaN) gets True too, because a comparison with NaN is False.
+    return ~(mates & (n >= 3)[group]), selected
+
+
+def _equal(n: Floats, total: Floats, square: Floats) -> Mask:
+    """Return for each group whether its ``n`` rewards, with sum ``total`` and sum of squares ``square``, are equal."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return n * square - total**2 <= 1e-9 * (1 + n * square)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from analysis.doctor.first_epoch import FirstEpoch
+from analysis.doctor.first_epoch import FirstEpoch, by_rewards
 from analysis.doctor.patient import READ, Rows
-from analysis.doctor.selection import by_rewards
 from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
 from tests.analysis.doctor.log_changes import kept, rewritten
 from tests.analysis.doctor.made import issues, rows_of
