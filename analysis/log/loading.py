@@ -182,6 +182,10 @@ def load_run(
             f"the run's correction {rule.label!r} acts on tokens and keeps no share of responses: table acceptance has "
             "the mean of its factors by length (measure factor)"
         )
+    if clip is not None and clip.level == "token" and ratio == UPDATE:
+        shares = "as trained is the share of a response's tokens that it clips, under the other rules that of responses"
+        shares = shares if "multiplier" in logged else "the log does not say which it clipped, so it has no row"
+        warnings.append(f"rule {label} acts on tokens: {shares}")
     others = [file.path.name for file in files if file.metadata.get("rule") != metadata.get("rule")]
     if others:
         warnings.append(

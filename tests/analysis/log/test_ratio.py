@@ -155,3 +155,15 @@ def test_a_rows_centre_is_made_of_its_own_minibatch_or_of_the_one_before(simulat
         expected = {"kl": -part["k3_sum"].sum() / tokens, "gaussian": -square / 2, "tilted": square / 2}
         for name, value in expected.items():
             assert centres[name][i] == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(("gone", "told"), [([], "share of a response's tokens"), (["multiplier"], "it has no row")])
+def test_a_rule_on_tokens_says_what_its_row_counts(simulate, gone, told):
+    run = simulate(rollouts=1)
+    (path,) = (run / "gradlog").iterdir()
+    table = pq.read_table(path).drop_columns(gone)
+    header = json.dumps({"rule": preset("grpo").rule.to_dict()})
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"fspo.run": header}), path)
+    (line,) = load_run(run).notes.warnings
+    assert line.startswith("rule grpo acts on tokens: ")
+    assert told in line
