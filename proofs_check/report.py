@@ -17,33 +17,20 @@ from proofs_check.frame import Check, Row, Verdict
 REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "resolution", "near misses", "seconds")
 
 
-def margin_text(row: Row) -> str:
-    """Return the margin of a check, its distance from failing, as text with its unit."""
-    return "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip()
-
-
-def resolution_text(row: Row) -> str:
-    """Return the smallest falsification of its statement that a check noticed; "" if it has no measure of one."""
-    return "" if row.resolution is None or row.verdict is Verdict.NOT_RUN else f"{row.resolution:.0e} {row.false}"
-
-
-def near_misses_text(row: Row) -> str:
-    """Return how many of a check's near misses failed, as they must; "" for a check that could not be run."""
-    if row.verdict is Verdict.NOT_RUN:
-        return ""
-    failed = sum(verdict == Verdict.FAIL for verdict in row.near_misses.values())
-    return f"{failed}/{len(row.near_misses)} fail"
-
-
 def _cells(row: Row) -> tuple[str, ...]:
+    """Return a row as texts: its margin with the unit, its resolution with what x changes, and how many near misses
+    failed. What a check does not have, or was not run for, is "".
+    """
+    ran = row.verdict is not Verdict.NOT_RUN
+    failed = sum(verdict is Verdict.FAIL for verdict in row.near_misses.values())
     return (
         row.statement,
         row.method,
         row.name,
         str(row.verdict),
-        margin_text(row),
-        resolution_text(row),
-        near_misses_text(row),
+        "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip(),
+        f"{row.resolution:.0e} {row.false}" if ran and row.resolution is not None else "",
+        f"{failed}/{len(row.near_misses)} fail" if ran else "",
         f"{row.seconds:.1f}",
     )
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from fspo import theory
 from fspo.rules import Rule, preset
+from fspo.theory import Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import GaussianTokens
-from proofs_check.tools.compare import beside, close, holds, shares
+from proofs_check.tools.compare import beside, close, holds, shares, unbroken
 from proofs_check.tools.distributions import Discrete, band_counts, normal_share
 from proofs_check.tools.settings import DIGITS, MU, SIGMA
 
@@ -120,17 +121,14 @@ def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_si
         X = np.maximum(dist.values / c[1], -dist.values / c[0])
         cases.append((X, np.sort(lengths ** (gamma - H)), gamma - H, counts, dist.weights.sum()))
 
-    def test(x: float) -> Outcome:
-        broken = 0
-        for X, (inner, outer), above, counts, total in cases:
-            same = not np.any((inner < X) & (outer * (1 + x) >= X))
-            if not gap_allowed:
-                same = above == 0 or counts[0] in (0, total)
-            change = (counts[1] - counts[0]) * (np.sign(above) or 1.0) * (-1.0 if reversed_sign else 1.0)
-            broken += (counts[0] == counts[1]) != same or change < 0
-        return Outcome(0.5 - broken, "exact counts", note=f"{broken} of {len(cases)} distributions break it")
+    def broken(x: float, X: Floats, edges: Floats, above: float, counts: list[int], total: int) -> bool:
+        same = not np.any((edges[0] < X) & (edges[1] * (1 + x) >= X))
+        if not gap_allowed:
+            same = above == 0 or counts[0] in (0, total)
+        change = (counts[1] - counts[0]) * (np.sign(above) or 1.0) * (-1.0 if reversed_sign else 1.0)
+        return (counts[0] == counts[1]) != same or change < 0
 
-    return test
+    return unbroken(broken, cases, "distributions")
 
 
 @check("T2", Method.SIMULATED, "rloo's and gspo's bands through the rules", "of a(l)", 0.05)

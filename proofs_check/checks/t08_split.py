@@ -78,7 +78,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
-    numeric = slopes(bandit.expected_advantage, bandit.new)
+    numeric = slopes(lambda theta: float(bandit.probability(theta) @ bandit.advantages), bandit.new)
     error = np.linalg.norm(numeric)
     return lambda x: close(1 + (total * (1 + x) - numeric) / error, 1, 1e-8)
 

@@ -16,10 +16,10 @@ from scipy import special
 from fspo import theory
 from fspo.rules import Rule
 from fspo.theory import Floats
-from proofs_check.frame import Method, Outcome, Test, check, near_miss
+from proofs_check.frame import Method, Test, check, near_miss
 from proofs_check.models import FractionalNoise, ScaledGamma
 from proofs_check.tools import tails
-from proofs_check.tools.compare import alike, all_of, beside, equal, holds, shares
+from proofs_check.tools.compare import alike, all_of, beside, equal, holds, shares, unbroken
 from proofs_check.tools.distributions import Cdf, Discrete, accepted, logistic, mask, skewed, student
 from proofs_check.tools.settings import DIGITS, GRID, SIGMA
 
@@ -181,16 +181,12 @@ def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False)
             return unequal or not a_1 < a_2
         return unequal
 
-    def test(x: float) -> Outcome:
-        found = sum(broken(x, *case) for case in cases)
-        return Outcome(0.5 - found, "exact counts", note=f"{found} of {len(cases)} break it")
-
-    return test
+    return unbroken(broken, cases, "distributions")
 
 
-def jumping(z: Floats, length: float) -> Floats:
+def jumping(z: Floats) -> Floats:
     """Return a distribution function with a jump of .7 at 1, beside a logistic one."""
-    return 0.7 * (z >= 1) + 0.3 * logistic(z, length)
+    return 0.7 * (z >= 1) + 0.3 * logistic(z)
 
 
 def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Floats:
@@ -212,14 +208,14 @@ def by_rules(
     for dist in dists:
         for H in (0.3, 0.5, 0.75):
             p, v, c = rng.dirichlet(np.ones(5)), rng.uniform(0.2, 1.0, 5), rng.uniform(0.5, 2.0, 2)
-            t = 1 - float(dist(c[1:], 1.0)[0] - dist(-c[:1], 1.0)[0])
+            t = 1 - float(dist(c[1:])[0] - dist(-c[:1])[0])
             a = of_all(mask("power", c[0], c[1], H + gamma_off), lengths, dist, H, v)
             mean, lre, of_v = 1 - t * float(p @ v), theory.lre(p, a), theory.lre(p, v)
             factor = 1.0 if of_changed else (1 - mean) / mean
             found += [*(1 - a), lre.inf, lre.l1, lre.l2]
             stated += [*(t * v), *(factor * np.array([of_v.inf, of_v.l1, of_v.l2]))]
 
-            inside = lambda x, dist=dist, c=c: float(dist(c[1:] * x, 1.0)[0] - dist(-c[:1] * x, 1.0)[0])  # noqa: E731
+            inside = lambda x, dist=dist, c=c: float(dist(c[1:] * x)[0] - dist(-c[:1] * x)[0])  # noqa: E731
             quantile = tails.inverse(inside)
             pair, ends, alpha, _ = drawn_pair(rng, quantile)
             gamma = H if at_H else fair_exponent(quantile, pair, ends, alpha, H)
@@ -282,11 +278,7 @@ def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "dro
             wrong |= kept[-1] != 1 - (of_sign[0] * t[0] + of_sign[1] * t[1]) / sum(of_sign)
         return wrong or (kept[0] == kept[1]) != (t[0] == t[1] or (either and ratio[0] == ratio[1]))
 
-    def test(x: float) -> Outcome:
-        found = sum(broken(x, *case) for case in cases)
-        return Outcome(0.5 - found, "exact counts", note=f"{found} of {len(cases)} break it")
-
-    return test
+    return unbroken(broken, cases, "distributions")
 
 
 CHANGED: Floats = np.linspace(0.35, 0.9, GRID.size)

@@ -14,26 +14,11 @@ from fspo.rules import Rule, standardized_excess
 from fspo.rules.online import GAIN, OnlineRule
 from fspo.theory import Floats
 from proofs_check.frame import Method, Test, check, near_miss
-from proofs_check.models import (
-    AutoregressiveTokens,
-    FractionalNoise,
-    GaussianTokens,
-    Heteroscedastic,
-    LogRatioModel,
-    ScaledStudent,
-    matching_means,
-)
+from proofs_check.models import LogRatioModel, matching_means
 from proofs_check.tools.compare import all_of, at_most, means
-from proofs_check.tools.settings import MU, SIGMA
+from proofs_check.tools.settings import MODELS
 
 TARGET, LENGTHS = 0.8, 4.0 ** np.arange(2, 6)
-MODELS = (
-    GaussianTokens(MU, SIGMA),
-    AutoregressiveTokens(MU, SIGMA, 0.6),
-    ScaledStudent(MU, SIGMA, df=3.0),
-    Heteroscedastic(MU, SIGMA, beta=0.15),
-    FractionalNoise(MU, SIGMA, hurst=0.65),
-)
 
 
 def template(adapt: str, target: float = TARGET, width: float = 0.3) -> Rule:
@@ -62,7 +47,7 @@ def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 
     for i in range(48):
         adapt, kind = ("range", "exponent")[i % 2], i // 2 % 4
         target = (0.03, 0.97)[i // 8 % 2] if kind >= 2 else float(rng.uniform(0.05, 0.95))
-        online, model = OnlineRule(template(adapt, target, 0.03)), MODELS[i % len(MODELS)]
+        online, model = OnlineRule(template(adapt, target, 0.03)), list(MODELS.values())[i % len(MODELS)]
         m, errors, trends, path, excess = online.template.centre(matching_means(model)), [], [], [], []
         factor, walk = 1.0, rng.uniform(0, 0.6)
         for t in range(60 + i % 60):
@@ -102,8 +87,8 @@ def long_run(rng: np.random.Generator, first_gain: bool = False, added: float = 
 
 @check("T14", Method.SIMULATED, "learnt bands accept the target where a power of L scales S", "of the target", 0.03)
 @near_miss("another target by .02", adapts=("range",), target=TARGET + 0.02)
-@near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS[3])
-@near_miss("range alone, fractional noise", adapts=("range",), model=MODELS[4])
+@near_miss("range alone, scale grows like l^.15", adapts=("range",), model=MODELS["heteroscedastic"])
+@near_miss("range alone, fractional noise", adapts=("range",), model=MODELS["fractional"])
 def learnt(
     rng: np.random.Generator, adapts: tuple[str, ...] = ("range", "exponent"), model: LogRatioModel | None = None,
     target: float = TARGET, chains: int = 40,
@@ -113,7 +98,7 @@ def learnt(
     """
     tests = []
     for adapt in adapts:
-        dist = model or (GaussianTokens(MU, SIGMA) if adapt == "range" else FractionalNoise(MU, SIGMA, hurst=0.65))
+        dist = model or MODELS["Gaussian" if adapt == "range" else "fractional"]
         found, token_means = [], matching_means(dist)
         for _ in range(chains):
             online, kept = OnlineRule(template(adapt)), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +38,25 @@ class TokenModel(LogRatioModel, Protocol):
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""
         ...
+
+
+@dataclass(frozen=True)
+class WithMoments:
+    """Base of models whose S has the mean mu L and the variance sigma^2 L, unless a subclass replaces ``_variance``."""
+
+    mu: float
+    sigma: float
+
+    def _variance(self, n: Floats) -> Floats:
+        return self.sigma**2 * n
+
+    def mean(self, lengths: ArrayLike) -> Floats:
+        """Return E[S | L] at the given lengths, nats, by a formula."""
+        return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
+
+    def variance(self, lengths: ArrayLike) -> Floats:
+        """Return Var[S | L] at the given lengths, nats squared, by a formula."""
+        return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:

@@ -15,19 +15,13 @@ from scipy import signal, special
 
 from fspo import theory
 from fspo.theory import Floats
-from proofs_check.models.base import numbers_of
+from proofs_check.models.base import WithMoments, numbers_of
 
 
 @dataclass(frozen=True)
-class ScaleFamily:
+class ScaleFamily(WithMoments):
     """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses change the distribution of Z or
     sd."""
-
-    mu: float
-    sigma: float
-
-    def _variance(self, n: Floats) -> Floats:
-        return self.sigma**2 * n
 
     def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """Return draws of Z, the standard variable in S = mu L + scale(L) Z."""
@@ -35,14 +29,6 @@ class ScaleFamily:
 
     def _standard_cdf(self, z: Floats) -> Floats:
         return special.ndtr(z)
-
-    def mean(self, lengths: ArrayLike) -> Floats:
-        """Return E[S | L] at the given lengths, nats, by a formula."""
-        return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
-
-    def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L] at the given lengths, nats squared, by a formula."""
-        return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
         """Return P(S <= s | L) by a formula; ``s`` and ``lengths`` broadcast."""

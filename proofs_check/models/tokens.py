@@ -12,33 +12,14 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fspo.theory import Floats
-from proofs_check.models.base import TokenModel, numbers_of
+from proofs_check.models.base import TokenModel, WithMoments, numbers_of
 
 _BLOCK = 1 << 20  # most tokens that are in memory at once where S is summed token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 @dataclass(frozen=True)
-class _Tokens:
-    """Base of the token models: S has mean mu L and variance sigma^2 L, unless a subclass replaces ``_variance``."""
-
-    mu: float
-    sigma: float
-
-    def _variance(self, n: Floats) -> Floats:
-        return self.sigma**2 * n
-
-    def mean(self, lengths: ArrayLike) -> Floats:
-        """Return E[S | L], nats, by a formula."""
-        return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
-
-    def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L], nats squared, by a formula."""
-        return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
-
-
-@dataclass(frozen=True)
-class ExponentialTokens(_Tokens):
+class ExponentialTokens(WithMoments):
     """Independent token log-ratios s = mu + sigma (E - 1), with E standard exponential, so that they are skewed (T4).
 
     The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T4.
@@ -92,7 +73,7 @@ class TokenByToken:
 
 
 @dataclass(frozen=True)
-class StudentTokens(_Tokens):
+class StudentTokens(WithMoments):
     """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T4).
 
     S is summed token by token; ``cdf`` inverts the characteristic function.
@@ -161,7 +142,7 @@ class StudentTokens(_Tokens):
 
 
 @dataclass(frozen=True)
-class MarkovTokens(_Tokens):
+class MarkovTokens(WithMoments):
     """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
     and 1 (T4).
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fspo.theory import Floats
-from proofs_check.tools.policy import PolicyResponses, all_responses, next_symbol, scores, token_log_probs
+from proofs_check.tools.policy import SmallPolicy, all_responses, next_symbol, token_log_probs
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
 """Sampling options (temperature, top-p, top-k) of the distribution that draws the responses in the enumerated checks,
@@ -42,30 +42,18 @@ def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Fl
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Four distributions of a response by their logits, and all N responses: the distribution that draws, and the
-    policies of the sampling, the old and the new weights.
+class Chain(SmallPolicy):
+    """A `SmallPolicy` whose responses another distribution drew, with other weights: four distributions of a response.
 
     Attributes
     ----------
-    draw, sampling, old, new : arrays (T, V + 1, V + 1)
-        Logits by position, previous and next symbol. ``draw`` holds the logits of the distribution that draws: those of
-        the sampling weights after the sampler's numerics, temperature, top-p and top-k, -inf for a symbol that the
-        sampler cannot draw.
-    responses : PolicyResponses, all N
-    advantages : array (N,)
+    sampling, draw : arrays (T, V + 1, V + 1)
+        Logits of the weights that sampled, and of the distribution that draws: the same after the sampler's numerics,
+        temperature, top-p and top-k, -inf for a symbol that the sampler cannot draw.
     """
 
-    draw: Floats
     sampling: Floats
-    old: Floats
-    new: Floats
-    responses: PolicyResponses
-    advantages: Floats
-
-    def probability(self, theta: Floats) -> Floats:
-        """Return the probability of each response under the logits ``theta``, (N,)."""
-        return np.exp(token_log_probs(theta, self.responses).sum(axis=1))
+    draw: Floats
 
     @cached_property
     def p_draw(self) -> Floats:
@@ -110,11 +98,6 @@ class Chain:
         """
         return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
 
-    @cached_property
-    def psi(self) -> Floats:
-        """Scores of all responses under the new policy, (N, new.size)."""
-        return scores(self.new, self.responses)
-
 
 def make_chain(
     rng: np.random.Generator,
@@ -139,4 +122,4 @@ def make_chain(
     old = sampling + step * rng.standard_normal(shape)
     responses = all_responses(vocabulary, max_length)
     advantages = rng.standard_normal(responses.lengths.size) + 0.2 * (responses.lengths - max_length / 2)
-    return Chain(draw, sampling, old, old + step * rng.standard_normal(shape), responses, advantages)
+    return Chain(old, old + step * rng.standard_normal(shape), responses, advantages, sampling, draw)

@@ -4,6 +4,8 @@ by a number x (`frame.Test`)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -122,6 +124,17 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
         return lambda x: holds(1 - part / max(1 - x, TINY), "1 - value/bound", rounding, note)
 
     return Parts(tuple(test(part[kinds == one]) for one in np.unique(kinds)))
+
+
+def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: str) -> Test:
+    """Test that no case breaks a statement: ``breaks(x, *case)`` says in exact counts whether one breaks it if it is
+    made false by x. ``of`` names the cases."""
+
+    def test(x: float) -> Outcome:
+        found = sum(breaks(x, *case) for case in cases)
+        return Outcome(0.5 - found, "exact counts", note=f"{found} of {len(cases)} {of} break it")
+
+    return test
 
 
 def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:

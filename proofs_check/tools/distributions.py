@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import mpmath as mp
@@ -19,9 +20,12 @@ from fspo.theory import Floats
 from proofs_check.models.base import LogRatioModel, matching_means
 from proofs_check.tools.settings import DIGITS
 
-Cdf = Callable[[Floats, float], Floats]
-"""A distribution of log-ratios R: the distribution function of (R less its mean)/L^H at values z (K,), given one length
-L."""
+Cdf = Callable[[Floats], Floats]
+"""A distribution function: P(Z <= z) at each of the values z (K,), where Z = (R - m L)/L^H of a log-ratio R."""
+normal: Cdf = special.ndtr
+logistic: Cdf = special.expit
+student: Cdf = partial(special.stdtr, 3.0)
+"""Student's distribution with 3 degrees of freedom."""
 
 
 def normal_share(lo: float, hi: float) -> float:
@@ -31,43 +35,17 @@ def normal_share(lo: float, hi: float) -> float:
         return float((mp.erfc(-b) - mp.erfc(-a)) / 2)
 
 
-def normal(z: Floats, length: float) -> Floats:
-    """Return the normal distribution function at z, the same at every length."""
-    del length
-    return special.ndtr(z)
-
-
-def logistic(z: Floats, length: float) -> Floats:
-    """Return the logistic distribution function at z, the same at every length."""
-    del length
-    return special.expit(z)
-
-
-def student(z: Floats, length: float) -> Floats:
-    """Return Student's distribution function with 3 degrees of freedom at z, the same at every length."""
-    del length
-    return special.stdtr(3.0, z)
-
-
-def skewed(z: Floats, length: float) -> Floats:
-    """Return the distribution function at z of a skewed distribution, that of 1 - G with G a gamma variable of shape 2.
-    It is the same at every length.
-    """
-    del length
+def skewed(z: Floats) -> Floats:
+    """Return P(1 - G <= z) for a gamma variable G of shape 2, a skewed distribution."""
     return special.gammaincc(2.0, np.maximum(1 - z, 0.0))
 
 
 def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floats:
-    """Return the share of responses that the rule's band accepts at each length l. R is the log-ratio, m l its mean,
-    and (R - m l)/l^H has the distribution ``dist``. The band's centre is m l, or 0 if the rule has no drift.
+    """Return the share of responses that a rule's band accepts at each length l (K,), if (R - m l)/l^H has the
+    distribution ``dist``. The band's centre is m l nats, or 0 if the rule has no drift.
     """
     lo, hi = rule.band(lengths, m if rule.needs_stats else None)
-    return np.array(
-        [
-            float(dist((h - m * n) / n**H, n) - dist((l - m * n) / n**H, n))
-            for l, h, n in zip(lo, hi, lengths, strict=True)
-        ]
-    )
+    return dist((hi - m * lengths) / lengths**H) - dist((lo - m * lengths) / lengths**H)
 
 
 def band_counts(

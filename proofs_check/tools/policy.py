@@ -99,22 +99,37 @@ PRESETS = ("rloo", "gspo", "fspo", "fspo-kl")
 
 
 @dataclass(frozen=True)
-class Bandit:
-    """A small policy before and after a training step, given by its old and new logits, with all its responses and
-    their advantages. The properties are the quantities of docs/theory.md section 1.
+class SmallPolicy:
+    """A small policy before and after a training step, with all its N responses and their advantages.
 
     Attributes
     ----------
     old, new : arrays (T, V + 1, V + 1)
+        Logits by position, previous and next symbol.
     responses : PolicyResponses, all N
     advantages : array (N,)
-        A; some rows have A = 0.
     """
 
     old: Floats
     new: Floats
     responses: PolicyResponses
     advantages: Floats
+
+    def probability(self, theta: Floats) -> Floats:
+        """Return the probability of each response under the logits ``theta``, (N,)."""
+        return np.exp(token_log_probs(theta, self.responses).sum(axis=1))
+
+    @cached_property
+    def psi(self) -> Floats:
+        """Scores of all responses under the new policy, (N, new.size)."""
+        return scores(self.new, self.responses)
+
+
+@dataclass(frozen=True)
+class Bandit(SmallPolicy):
+    """A `SmallPolicy` that also drew the responses before its step; some of them have A = 0. The properties are the
+    quantities of docs/theory.md section 1.
+    """
 
     @cached_property
     def token_log_ratios(self) -> Floats:
@@ -134,17 +149,12 @@ class Bandit:
     @cached_property
     def p_old(self) -> Floats:
         """Probability of each response under the old policy."""
-        return np.exp(token_log_probs(self.old, self.responses).sum(axis=1))
+        return self.probability(self.old)
 
     @property
     def p_new(self) -> Floats:
         """Probability of each response under the new policy."""
-        return np.exp(token_log_probs(self.new, self.responses).sum(axis=1))
-
-    @cached_property
-    def psi(self) -> Floats:
-        """Scores of all responses under the new policy, (N, new.size)."""
-        return scores(self.new, self.responses)
+        return self.probability(self.new)
 
     def drift_stats(self) -> DriftStats:
         """Return three expectations under the old policy, from which a rule's drift follows: the sum of k3 over a
@@ -153,10 +163,6 @@ class Bandit:
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
-
-    def expected_advantage(self, new: Floats) -> float:
-        """Return the expected advantage of responses under the logits ``new``; its gradient is g."""
-        return float(np.exp(token_log_probs(new, self.responses).sum(axis=1)) @ self.advantages)
 
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
