@@ -24,12 +24,7 @@ EXAMPLES = """examples:
 
 
 def run_suite(
-    out: Path,
-    checks: Sequence[Check],
-    seed: int = 0,
-    jobs: int = 1,
-    strict: bool = False,
-    progress: bool = True,
+    out: Path, checks: Sequence[Check], seed: int = 0, jobs: int = 1, strict: bool = False, progress: bool = True
 ) -> tuple[list[Row], int]:
     """Run checks, write the report to ``out`` and return (rows, exit status).
 

@@ -88,11 +88,7 @@ def to_json(rows: Sequence[Row], **run: Any) -> str:
     """Return the checks (id, method, verdict, margin, near misses, ...) and the run's parameters as strict JSON: NaN is
     written as null, infinity as a string.
     """
-    records = []
-    for row in rows:
-        record = asdict(row)
-        record["id"] = record.pop("statement")
-        records.append({"id": record.pop("id"), **record})
+    records = [{"id": (record := asdict(row)).pop("statement"), **record} for row in rows]
     return json.dumps(_plain({**run, "summary": summary(rows), "rows": records}), indent=1, allow_nan=False) + "\n"
 
 

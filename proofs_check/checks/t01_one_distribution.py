@@ -72,7 +72,7 @@ def only_at_H(rng: np.random.Generator, changing: bool = False) -> Test:
                 pair = np.sort(np.exp(rng.uniform(0, np.log(4096), 2))) * np.array([1.0, 2.0])
 
                 def difference(gamma: float, dist=dist, H=H, c_lo=c_lo, c_hi=c_hi, pair=pair) -> float:
-                    rule, at = mask("power", c_lo, c_hi, gamma), pair[:, None]
+                    rule, at = mask(c_lo, c_hi, gamma), pair[:, None]
                     dists = [partial(special.stdtr, 2 + math.sqrt(n)) if changing else dist for n in pair]
                     a = [accepted(rule, n, one, H, -3e-4)[0] for n, one in zip(at, dists, strict=True)]
                     return float(a[0] - a[1])

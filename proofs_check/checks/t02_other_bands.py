@@ -14,7 +14,7 @@ from fspo.theory import Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
 from proofs_check.models import GaussianTokens
 from proofs_check.tools.compare import beside, close, holds, shares, unbroken
-from proofs_check.tools.distributions import Discrete, band_counts, normal_share
+from proofs_check.tools.distributions import Discrete, band_counts, mask, normal_share
 from proofs_check.tools.settings import DIGITS, MU, SIGMA
 
 
@@ -111,7 +111,7 @@ def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_si
         gamma, H = rng.choice([0.0, 0.5, 1.0], 2)
         first = int(rng.integers(0, 4))
         lengths = 4.0 ** np.array([first, first + rng.integers(1, 3)])
-        rule = Rule("power", c[0], c[1], gamma=gamma, drift="kl", outside="mask", on="engine")
+        rule = mask(c[0], c[1], gamma)
         counts = []
         for n in lengths:
             R = dist.values * n**H - n / 8

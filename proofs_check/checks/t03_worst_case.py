@@ -78,13 +78,7 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
     return beside(found, holds(5e-5 - np.abs(printed), "half a digit"))
 
 
-@check(
-    "T3",
-    Method.ATTACKED,
-    "LRE_inf of any lengths is at most that; LRE_1 <= LRE_2 <= LRE_inf",
-    "of the supremum",
-    1e-6,
-)
+@check("T3", Method.ATTACKED, "LRE_inf is at most that; LRE_1 <= LRE_2 <= LRE_inf", "of the supremum", 1e-6)
 @near_miss("LRE_2 <= LRE_1", second=True)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
     """LRE_inf of lengths with any errors in the rectangle and any shares is at most the supremum, which two lengths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.optimize import minimize_scalar
 from fspo.rules import OF_CLIP_RULES, preset
 from fspo.theory import Floats, cosine_lemma
 from proofs_check.frame import Method, Test, check, near_miss
-from proofs_check.tools.compare import beside, close
+from proofs_check.tools.compare import all_of, beside, close, holds, unbroken
 from proofs_check.tools.policy import calibrated, make_bandit, slopes, strata, update_terms
 from proofs_check.tools.strata import Strata, random_strata
 
@@ -41,18 +42,40 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
     return lambda x: close(1 + np.array([gap(x) for gap in gaps]), 1, 1e-11)
 
 
-@check("T8", Method.CLOSED, "a* leaves the shortest loss inside, by a scalar search", "of a*", 1e-4)
+def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
+    """Test in exact fractions that a* alone leaves the shortest c - a g, for c and g of three small whole numbers.
+
+    Compared are all a = k/|g|^2 with k = 0, 1, ..., among which a* is. x: of a*. The near misses are those of
+    `projection`.
+    """
+    cases = []
+    for c, g in rng.integers(-3, 4, (200, 2, 3)):
+        along, size, of_c = int(c @ g), int(g @ g), int(c @ c)
+        if size and of_c:
+            losses = [((size * c - k * g) ** 2).sum() for k in range(28)]  # times |g|^4; <c, g> is at most 27
+            best = [Fraction(k, size) for k, loss in enumerate(losses) if loss == min(losses)]
+            cases.append((along if negative else max(along, 0), of_c if by_clipped else size, best))
+
+    def broken(x: float, along: int, size: int, best: list[Fraction]) -> bool:
+        return best != [Fraction(along, size) * (1 + Fraction(x))]
+
+    return unbroken(broken, cases, "pairs of c and g")
+
+
+@check("T8", Method.CLOSED, "a* leaves the shortest loss inside: scalar search, exact fractions", "of a*", 1e-5)
 @near_miss("a* < 0 allowed", negative=True)
 @near_miss("over |c|^2", by_clipped=True)
 @near_miss("the loss is orthogonal to g wherever g is not 0", everywhere=True)
+@near_miss("a* makes eta least too", of_eta=True)
 def projection(
-    rng: np.random.Generator, negative: bool = False, by_clipped: bool = False, everywhere: bool = False
-) -> Test:
-    """Of all a >= 0, a* = max(0, <c, g>)/|g|^2, 0 where g = 0, leaves the shortest c - a g, by a scalar search; with a*
-    as normaliser fspo's eta a_bar |g| is the mean of these least lengths, and what is left is orthogonal to g where
-    a* > 0. x: of a*.
+    rng: np.random.Generator, negative: bool = False, by_clipped: bool = False, everywhere: bool = False,
+    of_eta: bool = False,
+) -> Test:  # fmt: skip
+    """Of all a >= 0, a* = max(0, <c, g>)/|g|^2, 0 where g = 0, leaves the shortest c - a g, by a scalar search and in
+    fractions. With a* as normaliser fspo's eta a_bar |g| is the mean of these least lengths, less than with other
+    normalisers; what is left is orthogonal to g where a* > 0. x: of a*.
     """
-    stated, exact, gaps = [], [], []
+    stated, exact, gaps, more = [], [], [], []
     for _ in range(40):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
         p, g, c = rng.dirichlet(np.ones(K)), rng.standard_normal((K, D)), rng.standard_normal((K, D))
@@ -65,10 +88,14 @@ def projection(
         exact += [one.x for one in found[1:]]
         gaps += ((c - a[:, None] * g) * g).sum(axis=1)[(a > 0) | everywhere].tolist()
         if a.min() >= 0:
-            lemma = cosine_lemma(p, a, g, c)
-            gaps.append(lemma.eta * float(p @ a) * lemma.g_norm - float(p @ np.sqrt([one.fun for one in found])))
+            rates = a, 1.5 * a, a + rng.exponential(size=K)
+            eta = np.array([cosine_lemma(p, b, g, c).eta for b in rates])
+            mean_loss = eta * np.linalg.norm(p @ g) * [float(p @ b) for b in rates]
+            gaps.append(mean_loss[0] - float(p @ np.sqrt([one.fun for one in found])))
+            more += (eta[1:] - eta[0] if of_eta else mean_loss[1:] - mean_loss[0]).tolist()
     close_to = lambda x: close(1 + np.array(stated) * (1 + x), 1 + np.array(exact), 1e-6)  # noqa: E731
-    return beside(close_to, close(1 + np.array(gaps), 1, 1e-11))
+    searched = beside(close_to, close(1 + np.array(gaps), 1, 1e-11), holds([0.0, *more], "loss of another rate, less"))
+    return all_of(searched, shortest(rng, negative, by_clipped))
 
 
 @check("T8", Method.ENUMERATED, "g is the gradient of E_new[A]", "of g", 1e-6)

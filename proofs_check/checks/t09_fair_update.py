@@ -13,13 +13,7 @@ from fspo import theory
 from fspo.rules import Rule, calibrate, preset
 from fspo.theory import Floats
 from proofs_check.frame import Method, Outcome, Test, check, near_miss
-from proofs_check.models import (
-    GaussianTokens,
-    LogRatioModel,
-    ScaledGamma,
-    ScaledStudent,
-    matching_means,
-)
+from proofs_check.models import GaussianTokens, LogRatioModel, ScaledGamma, ScaledStudent, matching_means
 from proofs_check.tools.compare import alike, all_of, at_most, beside, equal, holds, means, shares
 from proofs_check.tools.distributions import normal_share
 from proofs_check.tools.policy import make_bandit, strata, token_log_probs
@@ -44,15 +38,10 @@ def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True
         for k, length in enumerate(np.unique(n[A != 0])):
             mass = [np.where((n == length) & (np.sign(A) == sign), bandit.p_old, 0.0) for sign in (1, -1)]
             total = [max(float(part.sum()), 1e-300) for part in mass]
-            high, low, far = (
-                mass[0] @ (hi < S) / total[0],
-                mass[1] @ (lo > S) / total[1],
-                mass[1] @ (dual < S) / total[1],
-            )
-            if crossed:
-                high, low, far = mass[0] @ (lo > S) / total[0], mass[1] @ (hi < S) / total[1], 0.0
-            positive = total[0] / (total[0] + total[1])
-            stated.append(theory.update_acceptance(positive, high, low, far if beyond else 0.0))
+            beyond_edges = (lo > S, hi < S) if crossed else (hi < S, lo > S)
+            high, low = (part @ event / sum_of for part, event, sum_of in zip(mass, beyond_edges, total, strict=True))
+            far = mass[1] @ (dual < S) / total[1] if beyond and not crossed else 0.0
+            stated.append(theory.update_acceptance(total[0] / (total[0] + total[1]), high, low, far))
             exact.append(a[k])
     return equal(stated, exact, 1e-11)
 
@@ -84,13 +73,7 @@ def drawn(
     return all_of(*tests, shares(kept.sum(axis=0), draws, stated))
 
 
-@check(
-    "T9",
-    Method.ENUMERATED,
-    "(b) steps of one distribution on softmax policies clip A < 0 as often",
-    "of P(S < -b)",
-    1e-6,
-)
+@check("T9", Method.ENUMERATED, "(b) softmax steps of one distribution clip A < 0 as often", "of P(S < -b)", 1e-6)
 @near_miss("logits that are cubes of the parameters", power=3)
 @near_miss("other responses where A < 0", others=True)
 @near_miss("A < 0 is clipped less often", reversed_signs=True)

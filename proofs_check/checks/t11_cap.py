@@ -126,13 +126,7 @@ def limit_of(ratio: float, n: float, s: float) -> float:
     return float(found)
 
 
-@check(
-    "T11",
-    Method.CLOSED,
-    "lognormal, gamma, bounded weights by quadrature; kappa of small log-ratios",
-    "of the cap",
-    1e-3,
-)
+@check("T11", Method.CLOSED, "lognormal, gamma, bounded weights; kappa of small log-ratios", "of the cap", 1e-3)
 @near_miss("n left out", n_out=True)
 @near_miss("R for R - 1 in the limit", off=1.0)
 @near_miss("kappa left out on the right", right=0.0)

@@ -184,16 +184,13 @@ class MarkovTokens(WithMoments):
         return (1 - self.mean_part) * self.sigma**2
 
     @property
-    def state_means(self) -> tuple[float, float]:
-        """Means of a token's log-ratio in the two states of the Markov chain, nats."""
+    def states(self) -> tuple[Floats, Floats]:
+        """Mean and variance of a token's log-ratio in each of the Markov chain's two states, (2,) both, nats and nats
+        squared."""
         gap = math.sqrt(self.between / (self.share * (1 - self.share)))
-        return self.mu - self.share * gap, self.mu + (1 - self.share) * gap
-
-    @property
-    def state_variances(self) -> tuple[float, float]:
-        """Variances of a token's log-ratio in the two states of the Markov chain, nats squared."""
-        first = self.within / (1 - self.share + self.share * self.noise_ratio)
-        return first, first * self.noise_ratio
+        ratio = np.array([1.0, self.noise_ratio])
+        variances = self.within / (1 - self.share + self.share * self.noise_ratio) * ratio
+        return self.mu + gap * np.array([-self.share, 1 - self.share]), variances
 
     def _variance(self, n: Floats) -> Floats:
         """Return Var[S | L] in closed form: the sum of the autocovariances of all pairs of tokens."""
@@ -203,11 +200,11 @@ class MarkovTokens(WithMoments):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
-        state, s = rng.random(draws) < self.share, np.empty((draws, length))
+        state, s = (rng.random(draws) < self.share).astype(int), np.empty((draws, length))
+        means, variances = self.states
         for t in range(length):
-            mean, variance = (np.where(state, two[1], two[0]) for two in (self.state_means, self.state_variances))
-            s[:, t] = mean + np.sqrt(variance) * rng.standard_normal(draws)
-            state ^= rng.random(draws) < np.where(state, self.leaving[1], self.leaving[0])
+            s[:, t] = means[state] + np.sqrt(variances[state]) * rng.standard_normal(draws)
+            state ^= rng.random(draws) < np.array(self.leaving)[state]
         return s
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:

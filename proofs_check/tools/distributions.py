@@ -6,7 +6,6 @@ distributions give exact counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -42,9 +41,9 @@ def skewed(z: Floats) -> Floats:
 
 def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floats:
     """Return the share of responses that a rule's band accepts at each length l (K,), if (R - m l)/l^H has the
-    distribution ``dist``. The band's centre is m l nats, or 0 if the rule has no drift.
+    distribution ``dist``. The band's centre is m l nats.
     """
-    lo, hi = rule.band(lengths, m if rule.needs_stats else None)
+    lo, hi = rule.band(lengths, m)
     return dist((hi - m * lengths) / lengths**H) - dist((lo - m * lengths) / lengths**H)
 
 
@@ -58,14 +57,11 @@ def band_counts(
     return applied.in_band.sum(axis=0)
 
 
-def mask(shape: str, c_lo: float, c_hi: float, gamma: float | None = None) -> Rule:
-    """Return a rule that masks (leaves out) responses whose engine log-ratio E is outside a band, which is centred at a
-    drift times the length. The band's half-widths are c_lo and c_hi nats at length 1 and grow with the length as
-    ``shape`` and ``gamma`` say.
+def mask(c_lo: float, c_hi: float, gamma: float) -> Rule:
+    """Return the rule that masks responses whose engine log-ratio E lies outside m L + L^gamma [-c_lo, c_hi], nats,
+    with the drift m of ``kl``.
     """
-    if shape in ("fixed", "linear"):
-        c_lo, c_hi = -math.expm1(-c_lo), math.expm1(c_hi)
-    return Rule(shape, c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")  # type: ignore[arg-type]
+    return Rule("power", c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")
 
 
 class Discrete(NamedTuple):

@@ -29,6 +29,8 @@ LOGISTIC = Changed(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
 """|Z| with Z logistic."""
 ONE_EDGE = Changed(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
 """Z itself, logistic, for a band with one edge: half of the changed responses move away from it, F(0) = 1/2."""
+FLAT = Changed(lambda x: max(1 - 3 * x / 4, min(mp.mpf(1) / 4, 1 / (2 * x))), lambda p: 4 * p / 3)
+"""A distribution with F = 3/4 from 1 to 2, uniform below; ``quantile`` holds up to 3/4. Several edges accept 3/4."""
 DISTRIBUTIONS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
