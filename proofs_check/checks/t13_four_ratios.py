@@ -11,12 +11,12 @@ from scipy import special, stats
 
 from fspo.rules import correction, token_k3
 from fspo.theory import Floats
-from proofs_check.frame import Method, Outcome, Test, check, near_miss
+from proofs_check.frame import Method, Test, check, near_miss
 from proofs_check.models import AutoregressiveTokens, FractionalNoise, GaussianTokens, StudentTokens
 from proofs_check.models.base import TokenModel
 from proofs_check.tools.chain import SAMPLERS, Chain, make_chain, truncated
-from proofs_check.tools.compare import all_of, at_most, beside, equal, holds, means, shares, within
-from proofs_check.tools.policy import all_responses, next_symbol, scores, slopes, token_log_probs
+from proofs_check.tools.compare import all_of, at_most, beside, equal, holds, means, shares, vectors, within
+from proofs_check.tools.policy import all_responses, next_symbol, scores, slopes, states, token_log_probs
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -128,16 +128,11 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return the bias of an update that multiplies gradients by a wrong factor, split as in T13: the part between
-    lengths (D,), the part inside lengths (D,), and T13's bound on the norm of the part inside lengths.
+    """Return T13 (d)'s two parts of the bias E[c u], between lengths (D,) and inside lengths (D,), and its bound on the
+    norm of the second.
 
-    Parameters
-    ----------
-    p, lengths, c : arrays (N,)
-        Of each response that can be drawn: its probability, its length, and the factor that the update uses less the
-        right factor (e to the ignored log-ratio).
-    u : array (N, D)
-        The responses' gradients before that factor: e to the log-ratio that is not ignored, times A psi.
+    ``p``, ``lengths``, ``c`` (N,) are each response's probability, its length, and the factor f that the update uses
+    less the right one, e^Y; ``u`` (N, D) are the gradients that they multiply.
     """
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
@@ -159,7 +154,7 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Test:
     """Updates with a wrong factor for e^(D + E), 1 or that of a correction: the update less the gradient of the
     expected advantage is the sum of the parts between and inside lengths."""
-    errors, stated, sizes = [], [], []
+    errors, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
         A, on = chain.advantages, chain.drawn
@@ -172,13 +167,8 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
             parts = bias_parts(chain.p_draw[on], chain.lengths[on], lost[on], rest[on])
             errors.append((chain.p_draw * f) @ u - truth)
             stated.append(parts[0] + parts[1] if inner else parts[0])
-            sizes.append(np.linalg.norm(truth))
-
-    def test(x: float) -> Outcome:
-        gaps = np.linalg.norm(np.array(errors) - (1 + x) * np.array(stated), axis=1) / np.array(sizes)
-        return holds(1e-6 - gaps, "of the unclipped gradient")
-
-    return test
+            near.append(1e-6 * np.linalg.norm(truth))
+    return vectors(errors, stated, near, "length of the bias")
 
 
 @check("T13", Method.ATTACKED, "(d) the bound on the part inside lengths holds and is reached", "of the bound", 1e-8)
@@ -203,12 +193,10 @@ def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
 @near_miss("no cross terms", cross=False)
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Test:
     """Covariances of S, D and E, centred token by token, over all responses of four samplers."""
-    found, stated, sizes = [], [], []
+    found, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, **sampler)
-        symbol = chain.responses.symbols
-        start = np.full((len(symbol), 1), chain.draw.shape[1] - 1)
-        previous, position = np.concatenate([start, symbol[:, :-1]], axis=1), np.arange(symbol.shape[1])
+        position, previous, symbol, live = states(chain.new, chain.responses)
         Q, parts = next_symbol(chain.draw), []
         new = chain.new - 40.0 * (rng.random(chain.new.shape) < 0.1)  # tokens that nearly lose their finite moments
         for top, bottom in ((new, chain.old), (chain.old, chain.sampling), (chain.sampling, chain.draw)):
@@ -216,7 +204,7 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
                 table = np.where(Q > 0, np.log(next_symbol(top)) - np.log(next_symbol(bottom)), 0.0)
             if centred:
                 table = table - (Q * table).sum(axis=-1, keepdims=True)
-            parts.append(np.where(symbol >= 0, table[position, previous, symbol], 0.0))
+            parts.append(np.where(live, table[position, previous, symbol], 0.0))
         p = chain.p_draw
         if one_length:
             likeliest = np.bincount(chain.lengths, p).argmax()
@@ -225,13 +213,8 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
             sums = x.sum(axis=1), z.sum(axis=1)
             found.append(p @ (sums[0] * sums[1]) - (p @ sums[0]) * (p @ sums[1]))
             stated.append(p @ (x * z).sum(axis=1) if cross or x is z else 0.0)
-            sizes.append(max(math.sqrt((p @ sums[0] ** 2) * (p @ sums[1] ** 2)), 1e-9))
-
-    def test(x: float) -> Outcome:
-        gaps = np.abs(np.array(found) - (1 + x) * np.array(stated)) / np.array(sizes)
-        return holds(1e-10 - gaps, "of the two standard deviations")
-
-    return test
+            near.append(1e-10 * max(math.sqrt((p @ sums[0] ** 2) * (p @ sums[1] ** 2)), 1e-9))
+    return vectors(found, stated, near, "covariance")
 
 
 @check("T13", Method.SIMULATED, "(a) after a step: E in any epoch, D + E in the first", "of the mass", 0.05)

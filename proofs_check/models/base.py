@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 from fspo.rules import TokenMeans
 from fspo.theory import Floats
 
+BLOCK = 1 << 20
+"""Most numbers that are in memory at once where S is summed token by token."""
+
 
 class LogRatioModel(Protocol):
     """A distribution of S given L, with a drift ``mu`` (nats per token) and a long-run scale ``sigma`` (nats per root
@@ -57,6 +60,26 @@ class WithMoments:
     def variance(self, lengths: ArrayLike) -> Floats:
         """Return Var[S | L] at the given lengths, nats squared, by a formula."""
         return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
+
+
+class SummedTokens:
+    """Base of models that draw S as the sum of the token log-ratios that their method ``paths`` draws."""
+
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """Draw the token log-ratios of responses, (draws, length)."""
+        raise NotImplementedError
+
+    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
+        """Draw one log-ratio S for each length, token by token."""
+        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
+        S = np.empty(n.shape)
+        for length in np.unique(n):
+            at = np.nonzero(np.ravel(n == length))[0]
+            rows = max(1, int(BLOCK // length))
+            for start in range(0, at.size, rows):
+                chunk = at[start : start + rows]
+                S.flat[chunk] = self.paths(rng, chunk.size, int(length)).sum(axis=1)
+        return S
 
 
 def matching_means(model: LogRatioModel) -> TokenMeans:

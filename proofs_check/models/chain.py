@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fspo.theory import Floats
-from proofs_check.models.base import numbers_of
+from proofs_check.models.base import SummedTokens, numbers_of
 
 
 class GivenLength(NamedTuple):
@@ -23,7 +23,7 @@ class GivenLength(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StoppedChain:
+class StoppedChain(SummedTokens):
     """The first token has a state drawn from ``start``. From state i the response ends with the probability ``ends[i]``
     or goes on with a token of state j with the probability ``moves[i][j]``.
 
@@ -111,23 +111,19 @@ class StoppedChain:
             total, at = total + float(at @ inner.sum(axis=1)), at @ P
         return total
 
-    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length under the old policy, by drawing the states given the length."""
-        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """Draw the token log-ratios of responses of one length under the old policy, (draws, length); the last holds
+        that of the end too.
+        """
         step, last = self.steps
-        S = np.empty(n.shape)
-        for length in np.unique(n):
-            at = np.nonzero(np.ravel(n == length))[0]
-            start, dists = self.paths_given(0, int(length))
-            state = np.searchsorted(np.cumsum(start)[:-1], rng.random(at.size), side="right")
-            total = np.zeros(at.size)
-            for dist in dists:
-                ends = np.cumsum(dist, axis=1)[:, :-1]
-                moved = (rng.random(at.size)[:, None] >= ends[state]).sum(axis=1)
-                total += step[state, moved]
-                state = moved
-            S.flat[at] = total + last[state]
-        return S
+        start, dists = self.paths_given(0, length)
+        state, s = np.searchsorted(np.cumsum(start)[:-1], rng.random(draws), side="right"), np.zeros((draws, length))
+        for t, dist in enumerate(dists, 1):
+            moved = (rng.random(draws)[:, None] >= np.cumsum(dist, axis=1)[state, :-1]).sum(axis=1)
+            s[:, t] = step[state, moved]
+            state = moved
+        s[:, -1] += last[state]
+        return s
 
     def sample_all(self, rng: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
         """Draw whole responses of the old policy until they end; return S and the length of each, (draws,) both."""

@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fspo.theory import Floats
-from proofs_check.models.base import TokenModel, WithMoments, numbers_of
+from proofs_check.models.base import BLOCK, SummedTokens, TokenModel, WithMoments, numbers_of
 
-_BLOCK = 1 << 20  # most tokens that are in memory at once where S is summed token by token
 _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
@@ -42,7 +41,7 @@ class ExponentialTokens(WithMoments):
 
 
 @dataclass(frozen=True)
-class TokenByToken:
+class TokenByToken(SummedTokens):
     """A token model whose S is drawn as the sum over a path of tokens: slow, but independent of the model's formula for
     the distribution of S.
     """
@@ -59,21 +58,13 @@ class TokenByToken:
         """Scale of the tokens, nats per root token."""
         return self.tokens.sigma
 
-    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, token by token."""
-        n = np.broadcast_to(numbers_of(lengths), np.shape(lengths))
-        S = np.empty(n.shape)
-        for length in np.unique(n):
-            at = np.nonzero(np.ravel(n == length))[0]
-            rows = max(1, int(_BLOCK // length))
-            for start in range(0, at.size, rows):
-                chunk = at[start : start + rows]
-                S.flat[chunk] = self.tokens.paths(rng, chunk.size, int(length)).sum(axis=1)
-        return S
+    def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
+        """Draw the token log-ratios of responses, (draws, length)."""
+        return self.tokens.paths(rng, draws, length)
 
 
 @dataclass(frozen=True)
-class StudentTokens(WithMoments):
+class StudentTokens(SummedTokens, WithMoments):
     """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T4).
 
     S is summed token by token; ``cdf`` inverts the characteristic function.
@@ -94,10 +85,6 @@ class StudentTokens(WithMoments):
         """Draw the token log-ratios of responses, (draws, length)."""
         scale = self.sigma * math.sqrt((self.df - 2) / self.df)
         return self.mu + scale * rng.standard_t(self.df, (draws, length))
-
-    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, token by token."""
-        return TokenByToken(self).sample(rng, lengths)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
         """Return P(S <= s | L) by Gil-Pelaez inversion of the tokens' characteristic function, to about 1e-12."""
@@ -130,7 +117,7 @@ class StudentTokens(WithMoments):
         half = np.diff(edges)[:, None] / 2
         t = (edges[:-1, None] + half * (1 + _PANEL_NODES)).ravel()
         density = (half * _PANEL_WEIGHTS).ravel() * np.exp(length * self._log_characteristic(t / math.sqrt(length))) / t
-        rows = max(1, _BLOCK // t.size)
+        rows = max(1, BLOCK // t.size)
         parts = [np.sin(np.outer(z[i : i + rows], t)) @ density for i in range(0, z.size, rows)]
         return 0.5 + np.concatenate(parts) / math.pi
 
@@ -142,7 +129,7 @@ class StudentTokens(WithMoments):
 
 
 @dataclass(frozen=True)
-class MarkovTokens(WithMoments):
+class MarkovTokens(SummedTokens, WithMoments):
     """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
     and 1 (T4).
 
@@ -206,7 +193,3 @@ class MarkovTokens(WithMoments):
             s[:, t] = means[state] + np.sqrt(variances[state]) * rng.standard_normal(draws)
             state ^= rng.random(draws) < np.array(self.leaving)[state]
         return s
-
-    def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length, token by token."""
-        return TokenByToken(self).sample(rng, lengths)

@@ -126,6 +126,17 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
     return Parts(tuple(test(part[kinds == one]) for one in np.unique(kinds)))
 
 
+def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: ArrayLike, unit: str) -> Test:
+    """Test that each vector found is the stated one up to the distance ``tolerance`` (one, or one for each pair); x
+    enlarges the stated vectors by the part x."""
+    pairs = [(np.atleast_1d(one), np.atleast_1d(other)) for one, other in zip(found, stated, strict=True)]
+
+    def test(x: float) -> Outcome:
+        return holds(np.asarray(tolerance) - [np.linalg.norm(a - (1 + x) * b) for a, b in pairs], unit)
+
+    return test
+
+
 def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: str) -> Test:
     """Test that no case breaks a statement: ``breaks(x, *case)`` says in exact counts whether one breaks it if it is
     made false by x. ``of`` names the cases."""

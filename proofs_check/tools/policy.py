@@ -58,7 +58,7 @@ def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
         Logits by position and previous symbol; at the start the previous symbol is V.
     """
     log_pi = theta - np.log(np.exp(theta).sum(axis=-1, keepdims=True))
-    position, previous, symbol, live = _states(theta, responses)
+    position, previous, symbol, live = states(theta, responses)
     return np.where(live, log_pi[position, previous, symbol], 0.0)
 
 
@@ -70,7 +70,7 @@ def next_symbol(theta: Floats) -> Floats:
 def scores(theta: Floats, responses: PolicyResponses) -> Floats:
     """Return psi of each response y, (N, theta.size): the gradient of log pi(y) with respect to the logits theta."""
     pi = next_symbol(theta)
-    _, previous, symbol, live = _states(theta, responses)
+    _, previous, symbol, live = states(theta, responses)
     psi = np.zeros((responses.lengths.size, *theta.shape))
     rows = np.arange(responses.lengths.size)
     for t in range(theta.shape[0]):
@@ -86,7 +86,8 @@ def slopes(f: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> F
     return np.array([f(theta + end) - f(theta - end) for end in ends]) / (2 * step)
 
 
-def _states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return position, previous symbol, symbol (0 after the end) and whether the token exists, of each token (N, T)."""
     live = responses.symbols >= 0
     symbol = np.where(live, responses.symbols, 0)
     start = np.full((len(symbol), 1), theta.shape[1] - 1)
