@@ -26,8 +26,6 @@ ALPHA = 1e-3
 """Largest probability that a run of all checks judges any true statement false because of chance in simulated draws.
 Holm's correction for the number of checks on simulated data ensures it.
 """
-
-
 FAMILY = 50
 """At least the number of checks on simulated data. The resolution of such a check is measured with p-values times this
 number, so that it holds whichever checks run together."""
@@ -324,19 +322,8 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         note = f"notices {raw.resolution:.0e} {check.false} and no less; it should notice {check.sees:.0e}"
         outcome = replace(outcome, note=note)
     return Row(
-        check.statement,
-        str(check.method),
-        check.name,
-        verdict,
-        outcome.margin,
-        outcome.unit,
-        verdicts,
-        outcome.p_value,
-        p_adjusted,
-        outcome.not_run or outcome.note,
-        raw.seconds,
-        raw.resolution,
-        check.false,
+        *(check.statement, str(check.method), check.name, verdict, outcome.margin, outcome.unit, verdicts),
+        *(outcome.p_value, p_adjusted, outcome.not_run or outcome.note, raw.seconds, raw.resolution, check.false),
     )
 
 

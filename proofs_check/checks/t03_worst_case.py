@@ -22,14 +22,15 @@ Pair = tuple[float, float]
 
 
 def accepted(u_lo: float | Floats, u_hi: float | Floats, x: Floats, s: float | Floats = 1.0) -> Floats:
-    """Return F(x, s), without fspo; intervals right of 0 are mirrored, where Phi is not near 1."""
+    """Return T3's F(x, s), by scipy; intervals right of 0 are mirrored, where Phi is not near 1."""
     low, high = np.broadcast_arrays((x - u_lo) / s, (u_hi + x) / s)
     flip = low > 0
     return ndtr(np.where(flip, -low, high)) - ndtr(np.where(flip, -high, low))
 
 
 def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float, Pair, Pair]]:
-    """Draw half-widths and ranges of drift error and scale; some have the mean of S outside the band throughout."""
+    """Draw ``number`` times half-widths u_lo, u_hi, a range of drift errors x and one of scales s; for every third one
+    the mean of S is outside the band throughout."""
     found = []
     for i in range(number):
         u = rng.uniform(0.1, 1.5, 2)
@@ -55,7 +56,8 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 
 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
-    """Return near misses: the largest F at a corner too, or at the least scale wherever the mean of S lies."""
+    """Return the worst LRE_inf over a rectangle by a false rule for the largest F: that it is at a corner (``corner``),
+    or at the least scale even where the mean of S is outside the band."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)

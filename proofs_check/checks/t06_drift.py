@@ -17,7 +17,10 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("shift of lengths left out", shift=False)
 @near_miss("KL reversed", reverse=True)
 def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = False) -> Test:
-    """(a) over all responses of softmax policies whose lengths shift. x: of the KL."""
+    """T6 (a) at each length l of ten random softmax policies before and after a random step, which moves their lengths:
+    the mean of S, as a sum over all responses of length l weighted by the old policy, is `theory.drift_given_length` of
+    p_new(l)/p_old(l) and KL(old || new) given l, sums over the same responses. x: of the KL.
+    """
     kls, ratios, exact = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.6)
@@ -39,7 +42,7 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 @check("T6", Method.CLOSED, "(a) a chain that stops sooner: forward sums against the chain rule", "of E[S | L]", 1e-8)
 @near_miss("shift of lengths left out", shift=False)
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
-    """(a) on a chain that stops sooner, 10 to 1,000 tokens: the mean of S by forward sums over the states, the KL given
+    """T6 (a) on the chain `CHAIN`, 10 to 1,000 tokens: the mean of S by forward sums over the states, the KL given
     the length by the chain rule over the tokens of the conditioned chains. x: of the mean of S.
     """
     del rng
@@ -54,8 +57,9 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
-    """(b) there: the centre is within .01 standard deviations of the mean of S, whose distribution is nearly normal;
-    the page's digits of this and of -KL a token. x: of the variance.
+    """T6 (b) on the chain `CHAIN`, where S given L is nearly normal: `theory.fair_centre` of the exact E[e^S | L] and
+    Var(S | L) is within .01 standard deviations of E[S | L] at 10, 100 and 1,000 tokens; the page's digits of this
+    distance and of that of -KL a token. x: of the variance.
     """
     del rng
     lengths = np.array([10, 100, 1_000])
@@ -94,7 +98,7 @@ def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("shift of lengths left out", instead="no shift")
 def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
-    """(a) on drawn responses of the chain at four lengths. x: in standard deviations of S."""
+    """T6 (a) on drawn responses of the chain `CHAIN` at four lengths. x: of the mean, in standard deviations of S."""
     lengths = np.array([2.0, 20, 80, 160])
     given = CHAIN.given(lengths)
     kl = np.array([CHAIN.kl_given(int(n)) for n in lengths])

@@ -24,7 +24,9 @@ from proofs_check.tools.settings import GRID, MU, SIGMA
 @near_miss("sides exchanged", crossed=True)
 @near_miss("dual edge left out", beyond=False)
 def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True) -> Test:
-    """All responses of policies; each of the formula's probabilities is a sum over the responses of one sign."""
+    """T9 (a) at each length of 12 random softmax policies, half under a dual clip: `theory.update_acceptance` of the
+    probabilities of a clip at each edge, sums over the responses of one sign of A, is E[M | l, A != 0]. x: of it.
+    """
     stated, exact = [], []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
@@ -57,7 +59,9 @@ def drawn(
     models: tuple[LogRatioModel, ...] = (GaussianTokens(MU, SIGMA), ScaledStudent(MU, SIGMA, df=3.0)),
     half: bool = False, pull: float = 2e-4, draws: int = 100_000,
 ) -> Test:  # fmt: skip
-    """Normal and Student S with a share of A > 0 from .1 to .9; then unlike ranges, and a drift by the sign of A."""
+    """T9 (a) with P(A > 0 | l) from .1 at 4 tokens to .9 at 4,096. Normal and Student S, equal ranges: drawn a_upd is
+    the same at every length. Unlike ranges and S that drifts by the sign of A: it is `theory.update_acceptance`.
+    """
     n, tests = np.broadcast_to(GRID, (draws, GRID.size)), []
     positive = np.linspace(0.1, 0.9, GRID.size)
     fair, unlike = (preset("fspo-kl", range_hi=c, dual=d).rule for c, d in ((c_hi, dual), (0.045, None)))
@@ -115,7 +119,11 @@ def kept_weight(rule: Rule, length: float, sigma: float) -> float:
 @near_miss("a for b", as_band=True)
 @near_miss("drift gaussian makes b constant", tilted="gaussian")
 def weights(rng: np.random.Generator, as_band: bool = False, tilted: str = "tilted") -> Test:
-    """Random scales, lengths and ranges of Gaussian S. Beside it: with m = mu, b falls over three lengths."""
+    """T9 (c) for Gaussian S, mu = -sigma^2/2, random sigma, lengths and ranges: `theory.weight_acceptance` is b(l) by
+    quadrature of e^S over the band, with the drifts none, gaussian and tilted; with tilted it is one number at three
+    lengths, that of the band around mu; with none and equal ranges it is a(l); with gaussian (m = mu) it is not one
+    number. x: of b(l).
+    """
     stated, exact, falls = [], [], []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for i in range(18):
@@ -176,7 +184,9 @@ def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> 
 def independent(
     rng: np.random.Generator, as_band: bool = False, follows: float = 0.0, outside: str = "mask", draws: int = 100_000
 ) -> Test:
-    """The mean of M w A psi through the rule, E[w] = 1; b of a cap from the lognormal distribution."""
+    """T9 (c) on draws at four lengths, Gaussian S with E[w] = 1 and, independent of it, an A psi (one number) of mean
+    .9: the mean of M w A psi through the rule is .9 b(l); b of a cap by the lognormal distribution. x: of c_l.
+    """
     lengths = np.array([16.0, 64, 256, 1000])
     model, n = GaussianTokens(MU, SIGMA), np.broadcast_to(lengths, (draws, 4))
     S, sign = model.sample(rng, n), np.where(rng.random(n.shape) < 0.7, 1.0, -1.0)

@@ -28,7 +28,8 @@ Pair = tuple[float, float]
 def fair_exponent(
     quantile: Callable[[float], float], v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float
 ) -> float:
-    """Return (c)'s fair exponent of two lengths of which the shares v change; NaN if there is none."""
+    """Return T10 (c)'s gamma_alpha of two lengths of which the shares v change; NaN if there is none. ``quantile`` is
+    the inverse of F, the distribution function of X/L^H of changed responses."""
     levels = 1 - (1 - alpha) / np.asarray(v)
     if not np.all(levels > 0):
         return math.nan
@@ -131,8 +132,10 @@ def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = Fals
 @near_miss("weights without densities", densities=False)
 @near_miss("growth of the mixture's own level", own_level=False)
 def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = True, own_level: bool = True) -> Test:
-    """Two or three components, one of a distribution that changes with the length, and unchanged
-    ones; shares that change. The exponent of two lengths is the mean of the local ones, by quadrature over log l."""
+    """T10 (b) for mixtures of normal, Student, log-logistic (its tail's power changes with l) and unchanged responses,
+    whose shares change with l: the two terms are the slope of log q in log l by numerical differentiation, and their
+    mean over log l by quadrature is the exponent of two lengths. x: of the exponent.
+    """
     stated, exact = [], []
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for i in range(8):
@@ -208,7 +211,8 @@ def jumping(z: Floats) -> Floats:
 
 
 def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Floats:
-    """Return the share of all responses that a rule's band accepts at each length, of which the shares v change."""
+    """Return the acceptance of a rule's band at each length (K,) over all responses, of which the shares v (K,) change
+    (R + 3e-4 L over L^H has the distribution ``dist``) and the others stay at the band's centre."""
     return v * accepted(rule, lengths, dist, H, -3e-4) + (1 - v)
 
 
@@ -221,7 +225,10 @@ def by_rules(
     rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool = False, at_H: bool = False,
     dists: tuple[Cdf, ...] = (logistic, student, skewed),
 ) -> Test:  # fmt: skip
-    """Logistic, Student and skewed distributions of the changed responses; also a(l) = 1 - t v(l)."""
+    """T10 (c) through the rule's band, for logistic, Student and skewed (R - m L)/L^H of the changed responses. With
+    gamma = H, a(l) = 1 - t v(l) at five lengths, and each LRE is (1 - a_bar)/a_bar times that of v; with the stated
+    exponent and its range f both of two lengths are accepted with alpha. x: of 1 - a and of the LRE.
+    """
     found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
     for dist in dists:
         for H in (0.3, 0.5, 0.75):
@@ -249,7 +256,8 @@ def by_rules(
 @near_miss("limit of x^-3 for the normal tail", of={"normal": tails.FAR_TAILS["normal"]._replace(k=3.0)})
 @near_miss("lighter than any power is enough", of={"in steps": tails.FarTail(tails.in_steps, math.inf)})
 def limits(rng: np.random.Generator, of: dict[str, tails.FarTail] | None = None, light: bool = False) -> Test:
-    """(gamma_alpha - H)/beta comes ever nearer to 1/k, and is within a thousandth of it at the end."""
+    """T10 (d) for each tail of `tails.FAR_TAILS`: (gamma_alpha - H)/beta comes ever nearer to 1/k as alpha tends to 1,
+    and is within a thousandth of it at the end. x: of (gamma_alpha - H)/beta."""
     paths = []
     for tail in (of or tails.FAR_TAILS).values():
         for v in (rng.uniform(0.2, 0.5), rng.uniform(0.6, 1.0)), (rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)):

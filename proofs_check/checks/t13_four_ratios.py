@@ -115,9 +115,7 @@ the factor of some responses of a small policy.
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor by which the correction ``name`` on D + E multiplies each response's gradient, (N,); 1 if
-    ``name`` is "none".
-    """
+    """Return the factor (N,) by which the correction ``name`` on D + E multiplies gradients; 1 if it is "none"."""
     R = chain.staleness + chain.engine
     if name == "none":
         return np.ones_like(R)

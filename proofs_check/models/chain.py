@@ -49,10 +49,8 @@ class StoppedChain(SummedTokens):
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:
         """Log-ratios of each move (K, K) and of the end in each state (K,); 0 where both have probability 0."""
-        found = []
-        for old, new in (self.moves, self.ends):
-            found.append(np.log(np.where(old > 0, new, 1.0) / np.where(old > 0, old, 1.0)))
-        return found[0], found[1]
+        (P, Q), (e, f) = (np.where(both > 0, both, 1.0) for both in (self.moves, self.ends))
+        return np.log(Q / P), np.log(f / e)
 
     def given(self, lengths: ArrayLike) -> list[GivenLength]:
         """Return exact numbers of each length, by forward sums over the states."""

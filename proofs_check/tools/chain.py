@@ -20,16 +20,10 @@ as arguments of `make_chain`.
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
-    """Return ``theta`` with -inf for every next symbol that truncated sampling (top-p, top-k) leaves out.
+    """Return the logits ``theta`` (T, V + 1, V + 1) with -inf for every next symbol that truncated sampling leaves out.
 
-    Parameters
-    ----------
-    theta : array (T, V + 1, V + 1)
-        Logits by position, previous and next symbol.
-    top_p : float in (0, 1]
-        Keep the fewest most likely symbols whose probability is at least ``top_p``.
-    top_k : int, optional
-        Keep at most ``top_k`` symbols, the most likely ones.
+    Top-p keeps the fewest most likely symbols whose probability is at least ``top_p`` in (0, 1], top-k at most
+    ``top_k``, the most likely ones.
     """
     order = np.argsort(-theta, axis=-1, kind="stable")
     ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)

@@ -35,13 +35,9 @@ def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") ->
 
 
 def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Outcome:
-    """Test counts of independent events against stated probabilities: binomial tests, Bonferroni-corrected.
-
-    Parameters
-    ----------
-    counts, trials, expected : arrays (K,)
-        Successes, trials and stated probabilities. The p-value is NaN where one of these is NaN, and 0 where one lies
-        outside [0, 1] by more than rounding: it is false whatever the counts are.
+    """Test counts (K,) of events among trials (K,) against stated probabilities (K,): binomial tests, with Bonferroni's
+    correction. The p-value is NaN where a number is NaN, and 0 where a stated probability lies outside [0, 1] by more
+    than rounding: it is false whatever the counts are.
     """
     from scipy.stats import binom
 
@@ -51,10 +47,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Ou
     p_value = bonferroni(2 * tails)
     if np.any(np.abs(expected - inside) > 1e-12):
         p_value = 0.0
-    observed = counts / trials
-    worst_gap = float(np.max(np.abs(observed - expected)))
-    note = f"largest gap {worst_gap:.4f} over {counts.size} frequencies"
-    return Outcome(p_value=p_value, note=note)
+    gap = float(np.max(np.abs(counts / trials - expected)))
+    return Outcome(p_value=p_value, note=f"largest gap {gap:.4f} over {counts.size} frequencies")
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike) -> Outcome:

@@ -50,12 +50,8 @@ def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
 
 
 def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
-    """Return log pi of each token, (N, T); 0 after the end.
-
-    Parameters
-    ----------
-    theta : array (T, V + 1, V + 1)
-        Logits by position and previous symbol; at the start the previous symbol is V.
+    """Return log pi of each token, (N, T), 0 after the end, under the logits ``theta`` (T, V + 1, V + 1) by position,
+    previous symbol (V at the start) and next symbol.
     """
     log_pi = theta - np.log(np.exp(theta).sum(axis=-1, keepdims=True))
     position, previous, symbol, live = states(theta, responses)
@@ -195,11 +191,16 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 
 
 def strata(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return share, mean true gradient, mean clipped gradient and acceptance of each length, over all responses, each
-    weighted by its probability.
+    """Return T7's numbers of the K lengths of a small policy, exact sums over all its responses with A != 0.
 
-    Only responses with A != 0 count, so the shares may add up to less than 1. The acceptance is the update acceptance
-    for drop and the weight acceptance for truncate and cap (docs/theory.md sections 1 and 5).
+    Returns
+    -------
+    p : array (K,)
+        P(L = l, A != 0) under the old policy; the sum is below 1 where some A = 0.
+    g, clipped : arrays (K, D)
+        E[w A psi | l] and, clipped by ``rule``, c_l = E[M w A psi | l], both over A != 0; D = new.size.
+    a : array (K,)
+        E[M | l] (a_upd) under drop, else E[M w | l] / E[w | l] (b).
     """
     keep = np.flatnonzero(bandit.advantages != 0)
     mass = bandit.p_old[keep]
