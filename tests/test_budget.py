@@ -31,7 +31,7 @@ LINES = {
     "analysis/importing": 1_833,
     "figures": 2_897,
     "figures/page": 451,
-    "proofs_check": 5_003,
+    "proofs_check": 4_950,
     "studies": 1_200,
     "benchmarks": 927,
     "docs": 203,

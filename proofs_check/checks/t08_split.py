@@ -20,7 +20,7 @@ from proofs_check.tools.strata import Strata, random_strata
 @check("T8", Method.CLOSED, "g_clip/a_bar = g + e_len + e_in on random strata", "of e_len + e_in", 1e-9)
 @near_miss("e_in left out", inner=False)
 def identity(rng: np.random.Generator, inner: bool = True) -> Test:
-    """g_clip/a_bar - g, in extended precision, is e_len + e_in by ``fspo.theory`` on random strata. x: of the errors."""
+    """g_clip/a_bar - g, in extended precision, is e_len + e_in by ``fspo`` on random strata. x: of the errors."""
     found, stated = [], []
     for _ in range(300):
         case = random_strata(rng)

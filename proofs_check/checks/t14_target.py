@@ -29,7 +29,7 @@ def template(adapt: str, target: float = TARGET, width: float = 0.3) -> Rule:
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
-    """Draw log-ratios and lengths, log-uniform between 8 and 2,048."""
+    """Draw ``number`` lengths, log-uniform between 8 and 2,048 tokens, and S of each; return S and lengths, (N,)."""
     n = np.exp(rng.uniform(math.log(8), math.log(2048), number)).round()
     return model.sample(rng, n), n
 
@@ -80,8 +80,8 @@ def long_run(
     itself. x: of each bound.
 
     Rows of ``kind`` 0 come from a log-ratio model whose scale jumps between updates; of 1, also all just inside or just
-    outside the band; of 2, all outside or all at the centre; of 3, with one excess. Of 4 as many as fewer than alpha can
-    be (``accepted``: one more) are at the centre, where any width accepts them: their log excess is -infinity.
+    outside the band; of 2, all outside or all at the centre; of 3, with one excess. Of 4 as many as are fewer than a
+    share alpha (``accepted``: one more) are at the centre, where any width accepts them: log excess -infinity.
     """
     rows, models = recursion(rng, rising, first_gain, less * 0.7), list(MODELS.values())
     for i in range(40):
