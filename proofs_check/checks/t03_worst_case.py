@@ -93,10 +93,13 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
         a = accepted(u_lo, u_hi, rng.uniform(*drift, 12), rng.uniform(*scale, 12))
         two = np.array(ends or a[:2])  # at equal shares the three norms are one
         for p, rates in ((rng.dirichlet(np.ones(12)), a), (np.array([1e-9, 1 - 1e-9]), two), (np.full(2, 0.5), two)):
+            if i % 2:  # a length that does not occur, accepted less than all others
+                p, rates = np.append(p, 0.0), np.append(rates, 0.5 * rates.min())
             found, mean = theory.lre(p, rates), p @ rates
-            q = p * rates / mean
+            q, off, on = p * rates / mean, rates / mean - 1, p > 0
+            chi_2 = ((q - p)[on] ** 2 / p[on]).sum()
             definitions.append([found.l1, found.l2**2, found.inf])
-            definitions.append([np.abs(q - p).sum(), ((q - p) ** 2 / p).sum(), np.max(np.abs(rates / mean - 1))])
+            definitions.append([np.abs(q - p).sum(), chi_2, np.max(np.abs(off[on]))])
             values += [found.inf, found.l1, found.l2]
             bounds += [bound, found.l2, found.l1 if second else found.inf]
     exact = close(np.array(definitions[::2]) + 1, np.array(definitions[1::2]) + 1, 1e-12)

@@ -36,8 +36,7 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
     """Test in exact fractions that a* alone leaves the shortest c - a g, for c and g of three small whole numbers.
 
-    Compared are all a = k/|g|^2 with k = 0, 1, ..., among which a* is. x: of a*. The near misses are those of
-    `projection`.
+    Compared are all a = k/|g|^2, k = 0, 1, ..., among which a* is. Near misses and x are those of `projection`.
     """
     cases = []
     for c, g in rng.integers(-3, 4, (200, 2, 3)):

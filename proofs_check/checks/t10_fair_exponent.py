@@ -316,7 +316,7 @@ CHANGED: Floats = np.linspace(0.35, 0.9, GRID.size)
 @near_miss("mixture of the signs changes with the length", changes=0.4)
 @near_miss("another H for A < 0", hurst=0.53)
 def sqrt_band(
-    rng: np.random.Generator, v_ignored: bool = False, changes: float = 0.0, hurst: float = 0.5, draws: int = 100_000
+    rng: np.random.Generator, v_ignored: bool = False, changes: float = 0.0, hurst: float = 0.5, draws: int = 200_000
 ) -> Test:
     """Skewed S where A > 0, normal where A < 0, the others unchanged: the sqrt band accepts 1 - t v(l) of all, and of
     A != 0 the same share at every length, as of each sign."""

@@ -192,15 +192,12 @@ def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Float
     return error
 
 
-TO_THE_END = {"xatol": 1e-10, "fatol": 1e-16, "maxfev": 20_000, "maxiter": 20_000}
-
-
 @check("T11", Method.ATTACKED, "several lengths: own roots if orthogonal, one number if parallel", "of the caps", 1e-4)
 @near_miss("own roots for parallel u_l", own=True)
 @near_miss("one cap for parallel u_l", one_cap=True)
 def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) -> Test:
     """A minimiser over the caps of three lengths with orthogonal or parallel E[A psi | l]."""
-    stated, found = [], []
+    stated, found, to_the_end = [], [], {"xatol": 1e-10, "fatol": 1e-16, "maxfev": 20_000, "maxiter": 20_000}
     for _ in range(8):
         p, n = rng.dirichlet(np.full(3, 5.0)), 40.0
         w = [np.sort(np.exp(0.5 * rng.standard_normal(40))) for _ in range(3)]
@@ -211,7 +208,7 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
                 noise = rng.uniform(1, 3) * np.linalg.norm(u) * np.eye(3)[(i + 1) % 3]
                 dists.append(Responses(w[i], np.full(40, 1 / 40), np.stack([u + noise, u - noise]), np.full(2, 0.5)))
             error, start = over_lengths(dists, p, n), np.array([np.median(x) for x in w])
-            best: Any = optimize.minimize(error, start, method="Nelder-Mead", options=TO_THE_END)
+            best: Any = optimize.minimize(error, start, method="Nelder-Mead", options=to_the_end)
             if np.any(best.x >= [x[-1] for x in w]):
                 continue
             roots = [theory.cap_of_least_error(x.w, x.p, x.R, n * share) for x, share in zip(dists, p, strict=True)]

@@ -30,8 +30,9 @@ def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = 
             old[[int(np.flatnonzero(n == length)[0]) for length in np.unique(n)]] += 1e-6
         lengths = np.unique(n)
         at = n == lengths[:, None]
-        held = np.abs((at * old) @ S / (at @ old)) / np.sqrt(lengths) if means else np.abs(S) / np.sqrt(n)
-        rule = replace(preset("fspo").rule, range_lo=float(held.max()), range_hi=float(held.max()))
+        held = (at * old) @ S / (at @ old) / np.sqrt(lengths) if means else S / np.sqrt(n)
+        ends = {"range_lo": max(-float(held.min()), 1e-9), "range_hi": max(float(held.max()), 1e-9)}
+        rule = replace(preset("fspo").rule, **ends)
         low, high = theory.length_shift_bounds(rule, lengths)
         ratio = np.log((at @ new) / (at @ old))
         values += np.abs(ratio).tolist()

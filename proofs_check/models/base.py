@@ -23,13 +23,16 @@ class LogRatioModel(Protocol):
     @property
     def mu(self) -> float:
         """Drift."""
+        ...
 
     @property
     def sigma(self) -> float:
         """Scale."""
+        ...
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
         """Draw one S for each entry of ``lengths`` (>= 1); the result has the shape of ``lengths``."""
+        ...
 
 
 class TokenModel(LogRatioModel, Protocol):
@@ -37,6 +40,7 @@ class TokenModel(LogRatioModel, Protocol):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios s_t of ``draws`` responses of ``length`` tokens, (draws, length)."""
+        ...
 
 
 @dataclass(frozen=True)

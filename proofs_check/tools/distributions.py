@@ -23,8 +23,7 @@ Cdf = Callable[[Floats], Floats]
 """A distribution function: P(Z <= z) at each of the values z (K,), where Z = (R - m L)/L^H of a log-ratio R."""
 normal: Cdf = special.ndtr
 logistic: Cdf = special.expit
-student: Cdf = partial(special.stdtr, 3.0)
-"""Student's distribution with 3 degrees of freedom."""
+student: Cdf = partial(special.stdtr, 3.0)  # of 3 degrees of freedom
 
 
 def normal_share(lo: float, hi: float) -> float:

@@ -39,12 +39,10 @@ def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
     """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
-    rows = []
+    rows, of = [], range(vocabulary)
     for length in range(1, max_length + 1):
-        rows += [
-            (*y, vocabulary) + (-1,) * (max_length - length) for y in product(range(vocabulary), repeat=length - 1)
-        ]
-    rows += list(product(range(vocabulary), repeat=max_length))
+        rows += [(*y, vocabulary) + (-1,) * (max_length - length) for y in product(of, repeat=length - 1)]
+    rows += list(product(of, repeat=max_length))
     symbols = np.array(rows)
     return PolicyResponses(symbols, (symbols >= 0).sum(axis=1))
 
