@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.importing.chunk import TOKENS, ChunkColumns
-from analysis.importing.names import (
-    COLUMNS,
-    COPIED,
-    PENALTY,
-    ROLLOUT_VERSIONS,
-    canonical,
-    inner_name,
-    is_log_probability,
-    role_of,
-)
+from analysis.importing.names import COLUMNS, COPIED, PENALTY, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
-from analysis.importing.tables import Chunk
-from analysis.importing.values import Floats, Ints
+from analysis.importing.values import TOKENS, Chunk, ChunkColumns, Floats, Ints, Mask
 from analysis.importing.watch import Watch, at
 from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
@@ -64,8 +53,8 @@ class ImportOptions:
         return preset(self.rule, **changes).rule if self.rule is not None else None
 
 
-def choose_columns(available: Collection[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``available``).
+def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``names``).
 
     It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else, for
     log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
@@ -73,8 +62,7 @@ def choose_columns(available: Collection[str], given: Mapping[str, str] | None =
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
     """
-    names = [*map(str, available)]
-    present = {canonical(spelled(name)): name for spelled in (inner_name, str) for name in reversed(names)}
+    present = {canonical(n.rpartition(".")[2]): n for n in reversed(names)} | {canonical(n): n for n in reversed(names)}
     chosen: dict[str, str] = {}
     for ours, theirs in (given or {}).items():
         if ours not in COLUMNS:
@@ -128,9 +116,7 @@ class Converter:
         report, each = self.report, self.options.updates_per_rollout
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
-        told = [
-            name for name, found in chunk.items() if name in given.values() or not pa.types.is_null(found.array.type)
-        ]
+        told = [n for n, found in chunk.items() if n in given.values() or not pa.types.is_null(found.array.type)]
         chosen = choose_columns(told, given)
         got = {ours: chunk[name] for ours, name in chosen.items()}
         if "behaviour_version" in got and got["behaviour_version"].kind == "list":
@@ -149,24 +135,17 @@ class Converter:
             report.derived["step"] = "the names of the files"
         since = np.maximum(step - self.first_step, 0)
         updates = column("updates_since_rollout") if "updates_since_rollout" in got else since % each
-        rows: dict[str, Any] = {"step": step, "phase": "train"}
+        phase = [name or "train" for name in got["phase"].texts()] if "phase" in got else "train"
+        rows: dict[str, Any] = {"step": step, "phase": phase}
         rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in got else since // each
         rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, n, since % each == 0)}
         if "length" not in rows and "total_length" in got:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
         rows.setdefault("length", column("length", 0.0))
-        for name in ("old", "new"):
-            if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
-                report.note(
-                    f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
-                    "give the mean times the length, or a list with a number for each token"
-                )
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
-        if "phase" in got:
-            rows["phase"] = [phase or "train" for phase in got["phase"].texts()]
         rows["advantage"] = np.full(n, np.nan)
         rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
         rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
@@ -195,39 +174,36 @@ class Converter:
             if (kind := LOGGED[name].kind) not in ("int8", "int16", "int32"):
                 continue
             limit = np.iinfo(kind).max
-            bad = large = np.abs(np.where(np.isfinite(values), values, 0)) > limit
+            bad = np.abs(np.where(np.isfinite(values), values, 0)) > limit
             if name == "length":
-                bad = large | ~(values >= 0) | (values == np.inf) | (values != np.floor(values))
+                bad |= ~(values >= 0) | (values == np.inf) | (values != np.floor(values))
             if bad.any():
                 i, theirs = int(np.argmax(bad)), self.report.derived.get(name) or columns.chosen.get(name, name)
                 what = "null" if np.isnan(values[i]) else np.format_float_positional(values[i], trim="-")
-                most = f", and the log holds at most {limit}" if large[i] else ""
-                no = "" if most else " are no whole number of tokens"
                 raise UserError(
-                    f"{columns.path}: {theirs} is {what} in row {columns.ids(i)['row']}{most} ("
-                    f"{bad.sum()} of {len(bad)} rows{no}): mend or leave out these rows"
+                    f"{columns.path}: {theirs} is {what} in row {columns.ids(i)['row']} ({bad.sum()} of {len(bad)} "
+                    f"rows hold no whole number from 0 to {limit}): mend or leave out these rows"
                 )
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; of versions by token that of
         the first for behaviour_version and of the last for behaviour_version_last.
         """
-        if not columns.is_list(name):
-            version = columns.numbers(name)
-        else:
+        if columns.is_list(name):
             flat, row = columns.kept(name)
-            tokens = pd.Series(flat).groupby(row)
-            version = tokens.first() if name == "behaviour_version" else tokens.last()
-            version = version.reindex(np.arange(len(columns.values[name]))).to_numpy()
+            known = pd.Series(flat).groupby(row).agg("first" if name == "behaviour_version" else "last")
+            version = known.reindex(np.arange(len(columns.values[name]))).to_numpy()
+        else:
+            version = columns.numbers(name)
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
-    def _tokens(self, columns: ChunkColumns, n: int, first: np.ndarray) -> dict[str, Any]:
+    def _tokens(self, columns: ChunkColumns, n: int, first: Mask) -> dict[str, Any]:
         """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
 
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
         ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0.
         """
-        got, path, chosen, derived = columns.values, columns.path, columns.chosen, self.report.derived
+        got, chosen, derived = columns.values, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
@@ -236,23 +212,15 @@ class Converter:
             return np.bincount(row, values, n).astype(np.float64)  # of no tokens it counts integers
 
         for name in filter(columns.is_list, TOKENS):
-            flat, place = got[name].lists()
-            if lists and (len(flat) != len(row) or np.any(place != row)):
-                raise UserError(
-                    f"{path}: columns {chosen[next(iter(lists))]!r} and {chosen[name]!r} differ in tokens in some row; "
-                    "both must hold one number for each response token"
-                )
-            lists[name], row = flat, place
+            lists[name], row = columns.lists(name, next(iter(lists), name))
         sums = {name: columns.numbers(name) for name in TOKENS if name in got and name not in lists}
-        for name in [name for name in sums if name != "log_ratio"]:
-            sums[name] = self._at_most_0(columns, name, sums[name], np.arange(n))
+        self._hold_at_0(columns, sums, np.arange(n))
         if lists:
-            keep = columns.mask(next(iter(lists.values())))
+            keep = columns.mask(next(iter(lists)))
             if "mask" not in got and "length" in got:
                 keep &= columns.within(row)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
-            for name in [name for name in lists if name != "log_ratio"]:
-                lists[name] = self._at_most_0(columns, name, lists[name], row)
+            self._hold_at_0(columns, lists, row)
             keep = self.watch.look(lists, row, columns.ids, chosen)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = over(np.ones(len(row)))
@@ -282,25 +250,23 @@ class Converter:
                         with np.errstate(invalid="ignore"):
                             np.maximum.at(out[column], row, values)
                 if self.options.tokens and ratio != "total":
-                    out[f"token_{names.log_ratio}"] = np.split(
-                        s.astype(np.float32), np.cumsum(np.bincount(row, minlength=n))[:-1]
-                    )
+                    ends = np.cumsum(np.bincount(row, minlength=n))[:-1]
+                    out[f"token_{names.log_ratio}"] = np.split(s.astype(np.float32), ends)
         return out
 
-    def _at_most_0(self, columns: ChunkColumns, name: str, values: Floats, row: Ints) -> Floats:
-        """Return log-probabilities, of the responses ``row``, at most 0; refuse them if many or one far above it."""
-        above = np.flatnonzero(values > 1e-6)
-        if not len(above):
-            return values
-        largest, share = values[above].max(), len(above) / len(values)
-        self.watch.digest.above_zero.add(values[above], row[above], columns.ids)
-        if largest > SLIGHT or (len(above) >= 10 and share > MANY):
-            where = at(columns.ids(int(row[above][np.argmax(values[above])])))
-            raise UserError(
-                f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2%} of "
-                f"all), the largest {largest:.3g} in {where}, but a log-probability is at most 0: give those in nats"
-            )
-        return np.minimum(values, 0.0)
+    def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
+        """Hold log-probabilities, of the responses ``row``, at most 0; refuse them if many or one far above it."""
+        for name in [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]:
+            one = (values := found[name]) > 1e-6
+            above, share, where = values[one], one.mean(), row[one]
+            self.watch.digest.above_zero.add(above, where, columns.ids)
+            if above.max() > SLIGHT or (len(above) >= 10 and share > MANY):
+                raise UserError(
+                    f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2%} "
+                    f"of all), the largest {above.max():.3g} in {at(columns.ids(int(where[above.argmax()])))}, but a "
+                    "log-probability is at most 0: give those in nats"
+                )
+            found[name] = np.minimum(values, 0.0)
 
     def _weights(self, columns: ChunkColumns) -> None:
         """Note the tokens' weights of a correction that have no number, and those above 2, the usual cap."""
@@ -309,15 +275,13 @@ class Converter:
         flat, row = columns.kept("token_weights")
         overflow = "no number: an overflow, which a mask of 0 turns into NaN"
         for what, one in ((overflow, ~np.isfinite(flat)), ("a weight above 2, the usual cap", flat > 2)):
-            if one.any():
-                where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
+            where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
+            if where:
                 self.report.note(f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})")
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
-        """Return a number (N,) that identifies each row's prompt.
-
-        It is made from the prompt's id, else from its text, else from the group size, else from the prompt's tokens. If
-        none of these is known, each row counts as a prompt of its own.
+        """Return a number (N,) that identifies each row's prompt: made from its id, else from its text, else from the
+        group size, else from its tokens. If none of these is known, each row counts as a prompt of its own.
         """
         got = columns.values
         if "prompt_id" in got:
@@ -357,18 +321,6 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
     return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
 
 
-def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Return whether log-probabilities of responses (N,) look like means over tokens: a fit to L^b gives b below .4.
-
-    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
-    """
-    told = (log_probability < 0) & (length >= 1)
-    x, y = np.log2(length[told]), np.log2(-log_probability[told])
-    if len(x) < 50 or np.ptp(x) < 2:
-        return False
-    return bool(np.polyfit(x, y, 1)[0] < 0.4)
-
-
 def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
     """Return the advantages (N,) of all rows from the rewards of a prompt's responses in a rollout, each counted once;
     NaN without a finite reward and for a response that is alone.
@@ -387,13 +339,12 @@ def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
     whole numbers, NaN and infinity become null.
     """
     out: dict[str, Any] = {}
-    for name, column in frame.items():
-        kind = LOGGED[str(name)].kind if str(name) in LOGGED else "float64"
+    for name, column in ((str(name), column) for name, column in frame.items()):
+        kind, values = LOGGED[name].kind if name in LOGGED else "float64", column.to_numpy()
         if column.dtype.kind == "O":  # texts and lists
-            out[str(name)] = column.where(column.notna(), None).tolist()
-        elif str(name) in REQUIRED or column.notna().any():
-            whole = pa.type_for_alias(kind) if kind.startswith(("int", "bool")) else None
-            values = column.to_numpy()
-            typed = pa.array(values, whole, mask=~np.isfinite(values), safe=False) if whole else None
-            out[str(name)] = values if typed is None else typed.to_pylist()
+            out[name] = column.where(column.notna(), None).tolist()
+        elif (name in REQUIRED or column.notna().any()) and kind.startswith(("int", "bool")):
+            out[name] = pa.array(values, kind, mask=~np.isfinite(values), safe=False).to_pylist()
+        elif name in REQUIRED or column.notna().any():
+            out[name] = values
     return out

@@ -77,11 +77,6 @@ def canonical(name: str) -> str:
     return "_".join(sorted({*words} - {"per", "token", "tokens"})) if "logp" in words else name
 
 
-def inner_name(name: str) -> str:
-    """Return the last part of a dotted name: ``reward`` for ``episode.reward``. A name without dots stays as it is."""
-    return name.rpartition(".")[2]
-
-
 def is_log_probability(name: str) -> bool:
     """Whether a table's column may hold log-probabilities of the policies that this project tells apart."""
     words = set(canonical(name).split("_"))
@@ -136,15 +131,12 @@ METRICS: dict[str, str] = {
         metric.GRAD_NORM: ("grad_norm", "actor/grad_norm"),
         metric.LEARNING_RATE: ("learning_rate", "actor/lr"),
         metric.NUM_TOKENS: ("num_tokens",),
-        # This project's own metrics keep their names; another trainer's run has them if it logged them to a tracker.
-        metric.OUT_OF_BAND: (metric.OUT_OF_BAND,),
-        metric.LOG_RATIO_MEAN: (metric.LOG_RATIO_MEAN,),
-        metric.LOG_RATIO_STD: (metric.LOG_RATIO_STD,),
-        metric.LOG_RATIO_DRIFT: (metric.LOG_RATIO_DRIFT,),
     }.items()
     for theirs in names
 }
 """This project's metric that means the same as another trainer's scalar."""
+OWN = (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
+METRICS |= {name: name for name in OWN}  # a run that logged this project's own metrics to a tracker has them
 VERL_CLIP_SHARE = "actor/pg_clipfrac"
 FOREIGN = "imported/"
 """Prefix put before the original name of a scalar that has no counterpart among this project's metrics."""

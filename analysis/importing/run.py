@@ -16,8 +16,7 @@ from analysis.importing.convert import VERSIONS, Converter, ImportOptions, group
 from analysis.importing.names import is_log_probability
 from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
-from analysis.importing.sources import Sources, find_sources
-from analysis.importing.tables import read_chunks
+from analysis.importing.sources import Sources, find_sources, read_chunks
 from analysis.log.usable import counted_updates
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
@@ -27,11 +26,7 @@ from fspo.gradlog.schema import NO_ADVANTAGES, RATIO_COLUMNS, USER_PREFIX
 from fspo.rules import Aggregation, Rule
 
 
-def import_run(
-    source: str | Path,
-    out: str | Path,
-    options: ImportOptions | None = None,
-) -> Report:
+def import_run(source: str | Path, out: str | Path, options: ImportOptions | None = None) -> Report:
     """Read the log of another trainer and write the run folder ``out``.
 
     Raise UserError if an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
@@ -46,9 +41,8 @@ def import_run(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already: name another folder with --output")
     sources = find_sources(source, options.columns)
-    report = Report(str(source), str(target), ignored=list(sources.ignored))
-    for kind in ("table", "state", "scalars"):
-        report.files[kind] = [file.name for file in getattr(sources, kind)]
+    files = {kind: [file.name for file in getattr(sources, kind)] for kind in ("table", "state", "scalars")}
+    report = Report(str(source), str(target), files, ignored=sources.ignored)
     with whole_folder(target) as part:
         _import_table(sources, part, rule, options, report)
         import_scalars(sources, part, options.updates_per_rollout, options.columns, report)
@@ -86,8 +80,8 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
     if rule is not None:
         metadata["rule"] = rule.to_dict()
         report.derived["rule"] = f"--rule {options.rule}"
-        text = f"rule {rule.label}: range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}"
-        report.note(f"{text}; --range-lo and --range-hi name another range")
+        ranges = f"range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}"
+        report.note(f"rule {rule.label}: {ranges}; --range-lo and --range-hi name another range")
     if options.aggregation is not None:
         metadata["aggregation"] = options.aggregation
     if "advantage" not in report.columns:

@@ -1,8 +1,4 @@
-"""Write another trainer's scalars to metrics.jsonl.
-
-A scalar that means the same as a metric of this project gets that metric's name. Every other scalar keeps its name
-behind the prefix ``imported/``.
-"""
+"""Write another trainer's scalars to metrics.jsonl, under the names that `metric_name` gives them."""
 
 from __future__ import annotations
 
@@ -14,22 +10,19 @@ from typing import Any
 
 from analysis.importing.names import FOREIGN, metric_name, step_column
 from analysis.importing.report import Report
-from analysis.importing.sources import Sources
-from analysis.importing.tables import dissolved, read_parts
+from analysis.importing.sources import Sources, dissolved, read_parts
 from fspo.base.errors import UserError
 from fspo.gradlog.metrics_file import MetricsFile
 
 NO_STEP = "lines without a step"
 
 
-def import_scalars(
-    sources: Sources, run: Path, updates_per_rollout: int, given: Mapping[str, str], report: Report
-) -> None:
+def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str, str], report: Report) -> None:
     """Write metrics.jsonl from every scalar of the sources, one line for each step and phase.
 
-    ``given`` maps this project's names of metrics, and ``step``, to the source's.
+    A rollout has ``updates`` updates. ``given`` maps this project's names of metrics, and ``step``, to the source's.
     """
-    lines: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
+    lines: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
     foreign: set[str] = set()
     theirs = {name: ours for ours, name in given.items()}
     states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
@@ -44,9 +37,7 @@ def import_scalars(
                 seen[step, name] += 1
                 phase, plain, stored = metric_name(name)
                 stored = theirs.get(name, stored)
-                lines[phase, step].setdefault(
-                    stored, float(value)
-                )  # if two sources have it, the source read first counts
+                lines[step, phase].setdefault(stored, float(value))  # of two sources that read first counts
                 if stored.startswith(FOREIGN):
                     foreign.add(plain)
                 else:
@@ -60,8 +51,8 @@ def import_scalars(
     report.foreign_metrics = sorted(foreign)
     report.metric_lines = len(lines)
     MetricsFile(run).write_all(
-        {"rollout": max(step - sources.first_step, 0) // updates_per_rollout, "step": step, "phase": phase, **values}
-        for (phase, step), values in sorted(lines.items(), key=lambda item: (item[0][1], item[0][0]))
+        {"rollout": max(step - sources.first_step, 0) // updates, "step": step, "phase": phase, **values}
+        for (step, phase), values in sorted(lines.items())
     )
 
 
@@ -69,21 +60,17 @@ def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tupl
     """Yield, for each line that has a step, the step and the line's other values by their names."""
     for part in read_parts(file, report.damage):
         for record in part if isinstance(part, list) else part.to_pylist():
-            row = _of_one_run(file, {n: v for n, v in dissolved(record, "/").items() if v is not None})
+            # Weights & Biases puts a run's name and " - " before each scalar, and adds its extremes
+            told = {
+                n: v for n, v in dissolved(record, "/").items() if v is not None and n[-5:] not in ("__MIN", "__MAX")
+            }
+            runs = sorted({n.partition(" - ")[0] for n in told if " - " in n})
+            if len(runs) > 1:
+                raise UserError(f"{file} has the scalars of {len(runs)} runs ({', '.join(runs[:3])}): export one run")
+            row = {n.rpartition(" - ")[2]: v for n, v in told.items() if not n.endswith(("__MIN", "__MAX"))}
             name = step_name or step_column(row)
             step = row.get(name) if name else None
             if isinstance(step, (int, float)) and math.isfinite(step):
                 yield int(step), {n: v for n, v in row.items() if n not in (name, "epoch")}
             else:
                 report.not_stored[NO_STEP] += 1
-
-
-def _of_one_run(path: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """Return scalars without the run's name that Weights & Biases puts before each, and without their extremes.
-
-    Raise UserError if they are of several runs.
-    """
-    runs = {name.partition(" - ")[0] for name in row if " - " in name}
-    if len(runs) > 1:
-        raise UserError(f"{path} has the scalars of {len(runs)} runs ({', '.join(sorted(runs)[:3])}): export one run")
-    return {n.rpartition(" - ")[2]: value for n, value in row.items() if not n.endswith(("__MIN", "__MAX"))}

@@ -1,22 +1,31 @@
-"""Read one column of a table as numbers, lists of numbers or text, from any kind of file."""
+"""Read columns of a table as numbers, lists of numbers or text, from any kind of file, and which tokens count."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Ids = dict[str, int | float | str]
+"""The number of a row in its table, from 1, and its ids in the table's own names: {"row": 20, "idx": 19, "step": 7}."""
+TOKENS = ("log_ratio", "new", "old", "sampler")
+"""Columns, by this project's names, in which a table may hold a list with one number for each token of a response."""
+_ID = re.compile(r"(?:^|_)(?:id|idx|index|uid|step|rank|group|rollout)$")
 NUMPY_NUMBER = re.compile(r"np\.(?:float|int)\d+\(([^()]*)\)")
 """Pattern of a number as numpy writes it in a text: ``np.float64(-0.25)``."""
 WORDS = {"None": "nan", "null": "nan", "True": "1", "true": "1", "False": "0", "false": "0"}
@@ -38,20 +47,14 @@ class Values:
 
     def numbers(self) -> Floats:
         """Return the values as numbers (N,), NaN where null and 1 for True. Call it only if ``kind`` is "number"."""
-        array = self.array.cast(pa.int8()) if pa.types.is_boolean(self.array.type) else self.array
-        # Whole numbers of 2^53 and more are rounded; identifiers are read by `ids`.
-        return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+        return _floats(self.array)
 
     def lists(self) -> tuple[Floats, Ints]:
         """Return the numbers of all rows' lists in one array, list after list, and for each number its row. Only for
         the kind "list".
         """
         rows = pc.list_parent_indices(self.array)  # type: ignore[attr-defined]
-        flat = pc.list_flatten(self.array).cast(pa.float64())  # type: ignore[attr-defined]
-        return (
-            np.asarray(flat.to_numpy(zero_copy_only=False), np.float64),
-            np.asarray(rows.to_numpy(zero_copy_only=False), np.int64),
-        )
+        return _floats(pc.list_flatten(self.array)), np.asarray(rows, np.int64)  # type: ignore[attr-defined]
 
     def below_0(self) -> bool:
         """Whether these are numbers, or lists of them, some below 0 and none above, as log-probabilities are."""
@@ -72,6 +75,97 @@ class Values:
     def texts(self) -> list[str]:
         """Return the values as strings (N,)."""
         return [_text(value) for value in self.array.to_pylist()]
+
+
+Chunk = dict[str, Values]
+"""Columns of some rows of a table, by name; of an object each value is a column, ``outer.inner``."""
+
+
+class ChunkColumns(NamedTuple):
+    """Columns of one chunk, N rows of the table ``path``, under this project's names.
+
+    ``chosen`` maps these to the table's names; ``before`` rows of the table came in earlier chunks.
+    """
+
+    values: Chunk
+    chosen: Mapping[str, str]
+    path: Path
+    chunk: Chunk
+    before: int
+
+    def ids(self, i: int) -> Ids:
+        """Return the number of row i in the table, from 1, and its ids and step in the table's own names."""
+        found: Ids = {"row": self.before + i + 1}
+        for name, column in self.chunk.items():
+            if _ID.search(name.lower()) and isinstance(value := column.array[i].as_py(), int | str | float):
+                found[name] = value
+        return found
+
+    def is_list(self, name: str) -> bool:
+        """Whether this chunk of the table has the column ``name``, with a list in each row."""
+        return name in self.values and self.values[name].kind == "list"
+
+    def numbers(self, name: str) -> Floats:
+        """Return a column of numbers (N,). Raise UserError if the column holds no numbers."""
+        found = self.values[name]
+        if found.kind != "number":
+            example = found.array[0].as_py() if len(found) else None
+            raise UserError(
+                f"{self.path}: column {self.chosen[name]!r} is read as {name} and must hold numbers, not "
+                f"{str(example)[:40]!r}; rename it, or name the right one with --columns {name}=COLUMN"
+            )
+        return found.numbers()
+
+    def lists(self, name: str, like: str) -> tuple[Floats, Ints]:
+        """Return the numbers of a column's lists and their rows; raise UserError if these are not those of ``like``."""
+        flat, row = self.values[name].lists()
+        if name != like and not np.array_equal(row, self.values[like].lists()[1]):
+            raise UserError(
+                f"{self.path}: columns {self.chosen[like]!r} and {self.chosen[name]!r} differ in tokens in some row; "
+                "both must hold one number for each response token"
+            )
+        return flat, row
+
+    def kept(self, name: str) -> tuple[Floats, Ints]:
+        """Return the numbers of a column of lists at tokens that count, and the row of each."""
+        (flat, row), keep = self.values[name].lists(), self.mask(name)
+        return flat[keep], row[keep]
+
+    def folded(self, name: str) -> Floats:
+        """Return one number for each row (N,): that in the column or, of its lists, the sum of rewards, else the mean
+        over the tokens that count.
+        """
+        if not self.is_list(name):
+            return self.numbers(name)
+        flat, row = self.values[name].lists() if name == "reward" else self.kept(name)
+        n = len(self.values[name])
+        count = np.bincount(row, minlength=n) if name != "reward" else np.ones(n)
+        return np.bincount(row, flat, n) / np.maximum(count, 1)
+
+    def mask(self, like: str) -> Mask:
+        """Return whether each token in the lists of ``like`` counts; all do without a mask."""
+        if self.is_list("mask"):
+            return self.lists("mask", like)[0] > 0
+        if "mask" in self.values:
+            self.numbers("mask")  # refuses text, in which nothing tells which tokens count
+        return np.ones(len(self.values[like].lists()[0]), bool)
+
+    def within(self, row: Ints) -> Mask:
+        """Return whether each token, of response ``row``, lies within its response; later tokens are padding."""
+        length = self.numbers("length")
+        count = np.bincount(row, minlength=len(length))
+        short = np.flatnonzero(count < np.nan_to_num(length))
+        if len(short):
+            raise UserError(
+                f"{self.path}: {self.chosen['length']!r} says {length[short[0]]:.0f} tokens where the token columns "
+                f"hold {count[short[0]]}; the length must count response tokens alone"
+            )
+        return np.arange(len(row)) - (np.cumsum(count) - count)[row] < length[row]
+
+
+def _floats(array: pa.Array) -> Floats:
+    """Return numbers, NaN where null. Whole numbers of 2^53 and more are rounded; identifiers are read by `ids`."""
+    return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
 
 
 def _text(value: Any) -> str:

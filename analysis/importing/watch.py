@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.importing.values import Floats, Ints
+from analysis.importing.values import Floats, Ids, Ints, Mask
 from fspo.gradlog.run_folder import IMPORT
 
-Ids = dict[str, int | float | str]
-"""The number of a row in its table, from 1, and its ids in the table's own names: {"row": 20, "idx": 19, "step": 7}."""
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
 SCALED = 0.03
@@ -23,6 +21,7 @@ SCALED = 0.03
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
 """Columns of log-probabilities that are compared, the first less the second: the first pair that a table has."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
+MASK_THEM = "these tokens are left out; mask them (fspo import --columns mask=COLUMN)"
 CAUSES = {
     "temperature": (
         "the sampler's log-probabilities belong to another temperature than the trainer's",
@@ -40,13 +39,10 @@ CAUSES = {
         "at nearly all uncertain tokens",
         "set top_p 1 and no top_k, or renormalise the trainer's log-probabilities over the same tokens",
     ),
-    "placeholder": (
-        "log-probabilities are missing and a placeholder stands for them",
-        "these tokens are left out; mask them (fspo import --columns mask=COLUMN)",
-    ),
+    "placeholder": ("log-probabilities are missing and a placeholder stands for them", MASK_THEM),
     "mask": (
         "a mask is missing: the sampler's log-probabilities are 0 in runs of tokens that it did not draw",
-        "these tokens are left out; mask them (fspo import --columns mask=COLUMN)",
+        MASK_THEM,
     ),
 }
 """For each cause that the tokens may show, in the order in which it is looked for: what it is, and how it is fixed."""
@@ -95,11 +91,9 @@ class TokenDigest:
     mean_ratio: float = 1.0  # mean of exp(d), d held within 20
     uncertain: int = 0
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
-    # Standard deviation of base over that of against at uncertain tokens: the temperature of against, as a multiple of
-    # that of base, if nothing else differs.
+    # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
-    # For "-1", "0", "1": root mean square of base[t + shift] less against[t], nats, over uncertain tokens that have a
-    # neighbour on both sides.
+    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at uncertain tokens with two neighbours.
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
     zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not
@@ -116,15 +110,13 @@ def digest_of(run: Path) -> TokenDigest | None:
     """Return what the import of a run folder noticed about tokens; None if nothing is written there."""
     try:
         found = json.loads((run / IMPORT).read_text(encoding="utf-8"))["digest"]
-        noticed = {
-            name: Noticed(**found[name]) for name, value in vars(TokenDigest()).items() if isinstance(value, Noticed)
-        }
+        noticed = {k: Noticed(**found[k]) for k, v in vars(TokenDigest()).items() if isinstance(v, Noticed)}
         return TokenDigest(**{**found, **noticed})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def placeholders(values: Floats) -> np.ndarray:
+def placeholders(values: Floats) -> Mask:
     """Return which log-probabilities (n,) stand for missing ones.
 
     They are at or below -1000, or one value below -2 that five tokens or more hold to the last digit, and at least half
@@ -140,7 +132,7 @@ def placeholders(values: Floats) -> np.ndarray:
     return found
 
 
-def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> np.ndarray:
+def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     """Return which tokens (n,) lie in runs of two or more where the sampler's log-probability is exactly 0 and the
     trainer's is not.
 
@@ -169,22 +161,12 @@ class Watch:
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
 
-    def look(
-        self, found: Mapping[str, Floats], row: Ints, ids: Callable[[int], Ids], names: Mapping[str, str]
-    ) -> np.ndarray:
+    def look(self, found: dict[str, Floats], row: Ints, ids: Callable[[int], Ids], names: Mapping[str, str]) -> Mask:
         """Count a chunk's tokens that count into the digest, and return which of them (n,) have log-probabilities: no
         placeholder and, of the sampler, no zero in a run.
 
-        Parameters
-        ----------
-        found : mapping of float arrays (n,)
-            Log-probabilities ``new``, ``old``, ``sampler`` of the tokens, as far as known, in the order of the table.
-        row : int array (n,)
-            The table's row of each token.
-        ids : function
-            Gives the table's own ids of a row, for messages.
-        names : mapping
-            The table's name of each column.
+        ``found`` holds their log-probabilities ``new``, ``old``, ``sampler`` (n,), as far as known, ``row`` (n,) the
+        row of each, ``names`` the table's name of each column. ``ids`` gives the table's own ids of a row.
         """
         lost = np.zeros(len(row), bool)
         base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
@@ -208,7 +190,6 @@ class Watch:
         if not len(row):
             return
         digest, d = self.digest, base - against
-        held = np.exp(np.clip(d, -20, 20))
         digest.tokens += len(d)
         digest.overflow.add(d[np.abs(d) > 20], row[np.abs(d) > 20], ids)
         rows, first, count = np.unique(row, return_index=True, return_counts=True)
@@ -220,7 +201,7 @@ class Watch:
             digest.largest.append({**ids(int(rows[i])), "d": float(far), "mean_error": float(error[i])})
         digest.largest = sorted(digest.largest, key=lambda one: -float(one["mean_error"]))[:5]
         unsure = against < UNCERTAIN
-        self._sums += [d @ d, held.sum(), unsure.sum(), np.sum(d[unsure] < 0)]
+        self._sums += [d @ d, np.exp(np.clip(d, -20, 20)).sum(), unsure.sum(), np.sum(d[unsure] < 0)]
         if not digest.sampler:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
@@ -267,10 +248,7 @@ class Watch:
             "placeholder": CAUSES["placeholder"],
             "zeros": CAUSES["mask"],
             "above_zero": ("their log-probabilities are slightly above 0", "they are held at 0"),
-            "overflow": (
-                f"|{d}| is above 20, so exp of it breaks a product of weights",
-                "mask them or their responses",
-            ),
+            "overflow": (f"|{d}| is above 20: exp of it breaks a product of weights", "mask them or their responses"),
         }
         noticed |= {"confident": CAUSES["weights"]} if seen.cause == "weights" else {}
         out: list[str] = []

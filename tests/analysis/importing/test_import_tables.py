@@ -14,7 +14,7 @@ from analysis.doctor.examine import examine
 from analysis.importing.convert import choose_columns, typed_columns
 from analysis.importing.names import canonical
 from analysis.importing.run import ImportOptions, import_run
-from analysis.importing.tables import read_chunks
+from analysis.importing.sources import read_chunks
 from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.run import analyse
