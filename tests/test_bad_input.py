@@ -178,7 +178,7 @@ doctor pipe-metrics -> metrics.jsonl is no regular file: move it away
 doctor loop -> loop does not exist
 import pipe.yaml -> pipe.yaml is no regular file
 import loop.csv -> loop.csv does not exist
-import inf.csv -> length is inf in row 1 (1 of 2 rows are no whole number of tokens)
+import inf.csv -> length is inf in row 1 (1 of 2 rows hold no whole number from 0 to 2147483647)
 import utf16.csv -> it is not text in UTF-8
 import nul.csv -> must hold numbers, not
 import ragged.csv -> Expected 4 columns, got 6
