@@ -61,9 +61,7 @@ def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tupl
     for part in read_parts(file, report.damage):
         for record in part if isinstance(part, list) else part.to_pylist():
             # Weights & Biases puts a run's name and " - " before each scalar, and adds its extremes
-            told = {
-                n: v for n, v in dissolved(record, "/").items() if v is not None and n[-5:] not in ("__MIN", "__MAX")
-            }
+            told = {n: v for n, v in dissolved(record, "/").items() if v is not None}
             runs = sorted({n.partition(" - ")[0] for n in told if " - " in n})
             if len(runs) > 1:
                 raise UserError(f"{file} has the scalars of {len(runs)} runs ({', '.join(runs[:3])}): export one run")
