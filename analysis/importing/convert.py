@@ -12,7 +12,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.importing.names import COLUMNS, COPIED, PENALTY, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
+from analysis.importing.names import (
+    COLUMNS,
+    COPIED,
+    PENALTY,
+    ROLLOUT_VERSIONS,
+    TOKEN_PLACE,
+    canonical,
+    is_log_probability,
+    role_of,
+)
 from analysis.importing.report import Report
 from analysis.importing.values import TOKENS, Chunk, ChunkColumns, Floats, Ints, Mask
 from analysis.importing.watch import Watch, at
@@ -143,9 +152,21 @@ class Converter:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
         rows.setdefault("length", column("length", 0.0))
+        for name in ("old", "new"):
+            if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
+                report.note(
+                    f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
+                    "give the mean times the length, or a list with a number for each token"
+                )
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
+        for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):
+            if len(np.unique(chunk[place].numbers())) > 1 and not any(map(columns.is_list, TOKENS)):
+                raise UserError(
+                    f"{path}: a row seems to be a token (column {place!r}), and the import wants a row for each response "
+                    "with lists over its tokens: table.groupby([step, response]).agg(list); or leave that column out"
+                )
         rows["advantage"] = np.full(n, np.nan)
         rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
         rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
@@ -319,6 +340,16 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
     found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
     found["staleness_log_ratio"] = np.zeros(len(old))
     return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
+
+
+def like_means(log_probability: Floats, length: Floats) -> bool:
+    """Return whether log-probabilities of responses (N,) look like means over tokens: a fit to L^b gives b below .4.
+
+    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
+    """
+    told = (log_probability < 0) & (length >= 1)
+    x, y = np.log2(length[told]), np.log2(-log_probability[told])
+    return len(x) >= 50 and np.ptp(x) >= 2 and bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
 def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:

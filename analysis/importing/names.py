@@ -14,6 +14,8 @@ from fspo.gradlog import schema
 
 STATE, TRL_TABLE = "trainer_state.json", "completions_"
 """Names of Hugging Face's file of scalars, and of TRL's tables (their beginning)."""
+TOKEN_PLACE = re.compile(r"(token|tok)_?(idx|index|pos|position|id)")
+"""Names of a column of numbers that only a table with a row for each token has: the place or the id of a token."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 

@@ -356,6 +356,24 @@ def test_log_probs_of_unknown_policies_are_asked_for_and_never_guessed(tmp_path)
     assert not {"new", "old", "sampler"} & report.columns.keys()
 
 
+@pytest.mark.parametrize(("power", "means"), [(1.0, False), (0.6, False), (0.0, True)])
+def test_means_over_tokens_in_the_place_of_sums_are_noticed(tmp_path, power, means):
+    rng = np.random.default_rng(0)
+    length = rng.integers(4, 400, 200)
+    old = -np.exp(rng.normal(0, 0.3, 200)) * length**power
+    columns = {"length": length, "old_logprobs": old, "new_logprobs": old * 1.01, "prompt": ["a"] * 200}
+    report = import_run(write(tmp_path / "t.parquet", columns), tmp_path / "run")
+    assert sum("as a mean over tokens does" in note for note in report.notes) == 2 * means
+
+
+def test_a_table_with_a_row_for_each_token_is_refused(tmp_path):
+    columns = {"response_id": [0, 0, 1], "token_idx": [0, 1, 0], "new_logprobs": [-1.0, -2.0, -1.0]}
+    columns["old_logprobs"] = columns["new_logprobs"]
+    with pytest.raises(UserError, match="a row seems to be a token \\(column 'token_idx'\\)"):
+        import_run(write(tmp_path / "t.parquet", columns), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_range_of_the_rule_is_said(tmp_path):
     report = import_run(write(tmp_path / "t.parquet", TOKENS), tmp_path / "run", ImportOptions(rule="gspo"))
     assert any("range_lo 0.0003, range_hi 0.0004" in note for note in report.notes)
