@@ -164,7 +164,7 @@ class Converter:
         for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):
             if len(np.unique(chunk[place].numbers())) > 1 and not any(map(columns.is_list, TOKENS)):
                 raise UserError(
-                    f"{path}: a row seems to be a token (column {place!r}), and the import wants a row for each response "
+                    f"{path}: a row seems to be a token (column {place!r}); an import wants a row for each response "
                     "with lists over its tokens: table.groupby([step, response]).agg(list); or leave that column out"
                 )
         rows["advantage"] = np.full(n, np.nan)
