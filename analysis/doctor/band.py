@@ -1,4 +1,4 @@
-"""Check the band and its effect: where it lies, what it rejects, whether one response makes up much of an update."""
+"""Check the band: where it lies and what it rejects."""
 
 from __future__ import annotations
 
@@ -6,45 +6,12 @@ import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Patient, enough
-from analysis.log.rows import numbered
 from fspo.stats.bins import quantile_bins
 
 BINS = 8
 """Number of length bins; the check acceptance looks in each for most responses beyond one edge of the band."""
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995
 """Least and greatest band acceptance at which the check acceptance reports nothing."""
-TOP_SHARE = 0.25
-"""The check heavy_weights reports a run if the heaviest response of an update makes up more than this share of the
-update, averaged over updates.
-"""
-LEAST = 8
-"""The check heavy_weights wants this many updates, each with this many responses that have a gradient."""
-
-
-def heavy_weights(p: Patient) -> Answer:
-    """Check whether one response makes up much of an update, that is much of the update's sum of M w |A|."""
-    rows = p.moved
-    with np.errstate(invalid="ignore"):  # an infinite weight times M = 0 is NaN; such rows are left out
-        x = rows["weight"] * rows["multiplier"] * np.abs(rows["advantage"])
-    live = np.isfinite(x) & (x > 0)
-    rows, x = rows.take(live), x[live]
-    update = numbered(rows["step"])
-    total, count = np.bincount(update, x), np.bincount(update)
-    largest = np.zeros(len(total))
-    np.maximum.at(largest, update, x)
-    good = count >= LEAST
-    if good.sum() < LEAST:
-        return not_checked(f"fewer than {LEAST} updates with {LEAST} responses that have a weight and a gradient")
-    mean = float((largest / total)[good].mean())
-    if mean <= max(TOP_SHARE, 4.0 / float(count[good].mean())):
-        return clear(f"no single response makes up an update: the heaviest is {mean:.0%} of it on average")
-    at = int(np.argmax(x))
-    return found(
-        f"one response carries {mean:.0%} of an update on average; the heaviest has S {rows.S[at]:.3g}, "
-        f"A {rows['advantage'][at]:.3g} and {rows.L[at]:.0f} tokens",
-        "bound the weights: set a band (rule.preset fspo) with rule.outside truncate or cap, or rule.dual for A < 0; "
-        "or move less between rollouts, so that S stays small",
-    )
 
 
 def acceptance(p: Patient) -> Answer:

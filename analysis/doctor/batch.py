@@ -18,10 +18,6 @@ FEW_ADVANTAGES = 0.1
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
 """When the group size is guessed from the log, only a size that at least this share of the groups has is considered."""
-MIN_LENGTHS = 20
-"""If a log does not mark truncated responses, the check truncation takes its longest responses as truncated. It does so
-only if the log has at least this many different lengths.
-"""
 MIN_ROLLOUTS = 3
 NO_GAP, END_TOKEN = 0.02, 0.05
 """In tokens. The log's mean length agrees with the metrics' if it differs by less than ``NO_GAP``. The end-of-sequence
@@ -60,17 +56,11 @@ def truncation(p: Patient) -> Answer:
     rows = p.responses.take(p.responses["length"] >= 1)
     if few := enough(rows):
         return not_checked(f"responses of known length: {few}")
-    inferred = not rows.has("truncated")
-    if inferred and len(np.unique(rows.L)) < MIN_LENGTHS:
-        return not_checked("the log does not say which responses are truncated, nor do its few lengths show it")
-    limit = rows.L.max()
-    label = f"responses of exactly {limit:.0f} tokens, the longest" if inferred else "truncated responses"
-    share = rows.share(label, limit == rows.L if inferred else rows["truncated"] == 1)
+    if not rows.has("truncated"):
+        return not_checked("the log does not say which responses are truncated")
+    share = rows.share("truncated responses", rows["truncated"] == 1)
     if share.low <= TRUNCATED:
         return clear("few responses meet the token limit", share)
-    if inferred:
-        text = f"{share.value:.1%} of the responses have the greatest length, and may be cut off at the token limit"
-        return found(text, f"{LIMIT}; log the column truncated", share, severity=Severity.INFO)
     return found(
         f"{share.value:.1%} of the responses are cut off at the token limit, which {metric.TRUNCATED} calls clipped; "
         "their length is the limit's, so every curve over length ends in them",

@@ -1,5 +1,5 @@
-"""Check for coincidences that chance cannot explain: equal rows with different ids, values of S or lengths that many
-rows share, advantages that depend on length.
+"""Check for coincidences that chance cannot explain: equal or rounded S, lengths that many rows share, advantages that
+depend on length.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import MIN_ROWS, Floats, Rows
-from analysis.log.copies import COPIES, LEAST, LONG, SAME_PROMPT, find_copies
 from analysis.log.rows import numbered, repeated
 
-HELD, LEAST_HELD = 0.005, 5
-"""S is reported as held at a limit if at least the share ``HELD`` of the rows has exactly the log's greatest (or least)
-S, and these rows are of at least ``LEAST_HELD`` prompts. Rows of fewer prompts may be responses of equal text, which is
-no defect.
-"""
 LENGTHS = 10
 """The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
 PILE, LEAST_PILE = 0.005, 10
@@ -41,44 +35,9 @@ BY_LENGTH = 0.97
 """The mean over groups of the correlation of A with the length is reported if its absolute value exceeds this."""
 
 
-def counted_twice(rows: Rows) -> Answer:
-    """Check whether responses stand in the log under two ids: rows equal to the last bit."""
-    rows = _changed(rows)
-    sums = [np.nan_to_num(rows[c]) for c in ("log_ratio", "reward", "sum_sq_log_ratio", "k3_sum")]
-    copies = find_copies(*(rows[c] for c in ("rollout", "step", "prompt_id", "response_id", "length")), *sums)
-    judged, mixed = int(copies.judged.sum()), int(copies.mixed.sum())
-    if judged < MIN_ROWS:
-        return not_checked(f"{judged} rows of {LONG} tokens or more with S other than 0")
-    of_others = float(copies.prompts.sum()) / judged
-    same = float(copies.pairs.sum()) / mixed if mixed >= LEAST else 0.0
-    evidence = (
-        Evidence("rows equal to the last bit to one of another prompt in the same step", of_others, unit="share"),
-        Evidence("rows with copies of another id, in pairs, where a group's rows differ", same, unit="share"),
-    )
-    doubled = [copies.prompts] * (of_others >= COPIES) + [copies.pairs] * (same >= SAME_PROMPT)
-    if not doubled:
-        return clear("no response stands under two ids", *evidence)
-    return found(
-        f"{max(of_others, same):.0%} of the rows have S, L and sums of another id, to the last bit: responses are "
-        "counted twice, and intervals are too narrow",
-        "look for a rank whose rows were gathered and logged again, or a file copied under another number",
-        *evidence,
-        since=min(int(rows["rollout"][which].min()) for which in doubled),
-        severity=Severity.CRITICAL,
-    )
-
-
-def _changed(rows: Rows) -> Rows:
-    """Return the rows of at least one token that were logged after an update and whose S is finite and not 0."""
-    return rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
-
-
 def values_of_s(rows: Rows) -> Answer:
-    """Check whether S is held at a limit, is rounded to 16 bits, or stays the same at later updates.
-
-    Many rows with exactly the greatest or the least S show that S was held at a limit.
-    """
-    rows = _changed(rows)
+    """Check whether S is rounded to 16 bits, or stays the same at later updates."""
+    rows = rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
     S, n = rows.S, len(rows)
     if n < MIN_ROWS:
         return not_checked(f"{n} rows with S other than 0")
@@ -93,15 +52,6 @@ def values_of_s(rows: Rows) -> Answer:
             "compute the new log-probabilities at each update, under the weights that it changes",
             severity=Severity.CRITICAL,
         )
-    for end, value in (("greatest", float(S.max())), ("least", float(S.min()))):
-        held = rows.take(np.asarray(value == S))
-        if len(held) >= HELD * n and held.clusters >= LEAST_HELD:
-            return found(
-                f"{len(held)} rows of {held.clusters} prompts have exactly the {end} S, {value:.6g}: S is held at a "
-                "limit before the rule sees it",
-                "log S as it is, and let the rule bound the weight",
-                since=int(held["rollout"].min()),
-            )
     single = S.astype(np.float32)
     with np.errstate(over="ignore"):
         exact = {
@@ -114,7 +64,7 @@ def values_of_s(rows: Rows) -> Answer:
                 f"every S is a {kind} number: sums over many tokens lose the changes of single tokens",
                 "subtract and sum log-probabilities in float32 or float64",
             )
-    return clear("S has all its digits and is held nowhere")
+    return clear("S has all its digits and is computed at each update")
 
 
 def length_pile(rows: Rows, limit: int | None) -> Answer:
@@ -124,8 +74,8 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
     form may all have one length too. ``limit`` is the token limit that the configuration says, or None.
     """
     rows = rows.take(rows.first & (rows["length"] >= 1))
-    if not len(rows) or not rows.has("truncated"):
-        return not_checked("the log does not say which responses are truncated")
+    if not len(rows):
+        return not_checked("no response has a known length")
     marked = rows["truncated"] == 1
     lengths, all_of = np.unique(rows.L, return_counts=True)
     batch = numbered(rows["rollout"], rows["step"])
@@ -193,5 +143,5 @@ def advantage_by_length(rows: Rows) -> Answer:
     )
 
 
-ON_ROWS = {check.__name__: check for check in (counted_twice, values_of_s, advantage_by_length)}
+ON_ROWS = {check.__name__: check for check in (values_of_s, advantage_by_length)}
 """The checks that read nothing but rows, by name."""

@@ -32,7 +32,7 @@ ON_KEPT_ROWS = {
     for check in (
         *(ratios.s_zero, ratios.old_recomputed, ratios.not_finite, ratios.numerics),
         *(batch.advantages_zero, batch.truncation, batch.dropped_sequences, batch.length_weighted, batch.mean_length),
-        *(band.heavy_weights, band.acceptance),
+        band.acceptance,
     )
 }
 """The checks of the rows and the metrics, by name."""

@@ -207,7 +207,7 @@ class FirstEpoch:
             return clear("S spreads at least as its tokens do", evidence)
         return found(
             f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: "
-            + (A_MEAN if self._of_mean else "it is scaled down, or loses tokens"),
+            + (A_MEAN if self._of_mean else "it is scaled down or held at a limit, or loses tokens"),
             "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",
             evidence,
             severity=Severity.CRITICAL,

@@ -125,10 +125,12 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
         return not_checked("A is no line in the imported reward, which may be a part of the reward alone")
     if bad:
         worst = max(bad, key=lambda n: fits[n])
+        split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
+        split = split if imported else ""
         return found(
             f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
-            "compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle between "
-            "both, a mask, or a scale by length after the baseline does this",
+            f"{split}compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle "
+            "between both, a mask, or a scale by length after the baseline does this",
             *evidence,
             since=min(int(fit.rollout[fit.fits[n]].min()) for n in bad),
             severity=Severity.CRITICAL,
@@ -182,7 +184,7 @@ def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
     if not since:
         return clear("rollouts, steps and responses follow each other without gap or copy")
     return found(
-        "; ".join(since) + ": parts are missing, or files of several runs lie in one folder",
+        "; ".join(since) + ": parts are missing or stand twice, or files of several runs lie in one folder",
         "copy the log again from its run; keep one run in a folder",
         since=min(since.values()),
     )

@@ -233,7 +233,7 @@ FORTY = (
     ),
     Defect(
         "a minibatch is filled up with copies of three of its rows",
-        "counters~twice counted_twice",
+        "counters~twice",
         lambda c, r, i: joined(c, kept(c, np.isin(place(c) % 64, (0, 1, 2)))),
         "verl-project/verl#5969",
     ),

@@ -81,10 +81,6 @@ DEFECTS: dict[str, Plan] = {
     "length_weighted": Plan(aggregation="token"),
     "mean_length": Plan(uncounted=1),
     "acceptance-drift": Plan(sigma=0.06, lengths=(16, 2048), rule=preset("fspo", range_lo=0.1, range_hi=0.1).rule),
-    "heavy_weights": Plan(sigma=0.045, lengths=(256, 1024), rule=preset("none").rule),
-    "heavy_weights-tilted": Plan(
-        sigma=0.05, lengths=(256, 1024), rule=preset("fspo", drift="tilted", range_lo=0.3, range_hi=0.3).rule
-    ),
     "acceptance": Plan(rule=preset("fspo", range_lo=0.008, range_hi=0.008).rule),
 }
 """Runs with a defect, by the name of the issue that it causes. "X-Y" is a second way to cause the issue X."""

@@ -25,12 +25,6 @@ from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
-ALSO = {
-    # a band far too narrow for the drift accepts little, and the long responses' weights spread; nothing else may show
-    "acceptance-drift": {"heavy_weights"},
-    "heavy_weights-tilted": {"acceptance"},
-}
-
 
 def answer(run, name):
     return next(a for a in examine(run).answers if a.id == name)
@@ -71,10 +65,8 @@ def test_every_check_has_a_planted_run():
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name, seed):
-    wanted = name.split("-")[0]
-    ids = {a.id for a in examine(write_run(tmp_path / "run", DEFECTS[name], seed)).issues}
-    assert wanted in ids
-    assert ids <= {wanted} | ALSO.get(name, set())
+    issues = examine(write_run(tmp_path / "run", DEFECTS[name], seed)).issues
+    assert [a.id for a in issues] == [name.split("-")[0]]
 
 
 HEALTHY = {
@@ -159,29 +151,17 @@ def test_a_kept_row_without_a_gradient_counts_as_dropped(tmp_path):
 
 def test_the_limit_is_inferred_where_truncation_is_not_logged(tmp_path):
     length = np.minimum(np.random.default_rng(4).integers(1, 200, 1000), 150)
-    found = answer(append(tmp_path, plain(1000, length=length)), "truncation")
-    assert found.found
+    run = append(tmp_path, plain(1000, length=length))
+    found = answer(run, "length_pile")
     assert found.severity == Severity.INFO  # answers of a fixed form may have one length too
-    assert found.evidence[0].value == pytest.approx(np.mean(length == 150))
-    assert "exactly 150 tokens" in found.evidence[0].name
+    assert f"{np.sum(length == 150)} responses have exactly 150 tokens, the most" in found.summary
+    assert answer(run, "truncation").status == "not checked"
 
 
 def test_token_rules_are_not_blamed_for_token_averages(tmp_path):
     run = append(tmp_path, plain(), rule=preset("grpo").rule.to_dict(), aggregation="token")
     assert answer(run, "length_weighted").status == "clear"
     assert answer(run, "acceptance").status == "not checked"
-
-
-def test_one_response_that_is_the_update(tmp_path):
-    # ten updates of 40 responses; in each one weight of 61 beside 39 of 1: 61 % of the update
-    n = 400
-    weight = np.where(np.arange(n) % 40 == 7, 61.0, 1.0)
-    rows = plain(n, weight=weight, multiplier=np.ones(n), side=np.zeros(n, int), rollout=np.arange(n) // 40)
-    rows |= {"step": np.arange(n) // 40, "advantage": np.where(np.arange(n) % 2, -1.0, 1.0)}
-    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "heavy_weights")
-    assert found.found
-    assert "one response carries 61% of an update on average" in found.summary
-    assert "dual" in found.fix  # the heavy ones have A < 0 above 0
 
 
 def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):

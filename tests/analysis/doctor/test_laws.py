@@ -143,7 +143,8 @@ def test_noise_whose_mean_is_that_of_its_kl_has_no_other_cause(known):
         (lambda c, r, i: c | {"times_used": c["times_used"] * 0}, "uses"),
         (lambda c, r, i: c | {"advantage": -c["advantage"]}, "estimator"),
         (lambda c, r, i: c | {"step": c["step"] + (i > 4)}, "log"),
-        (lambda c, r, i: c | {"log_ratio": np.clip(c["log_ratio"], -0.1, 0.1)}, "values_of_s"),
+        (lambda c, r, i: c | {"log_ratio": np.clip(c["log_ratio"], -0.1, 0.1)}, "spread_of_s"),
+        (lambda c, r, i: c | {"log_ratio": c["log_ratio"].astype(np.float16).astype(float)}, "values_of_s"),
         (lambda c, r, i: c | {"engine_log_ratio": -0.01 * c["length"]}, "mismatch"),
     ],
 )
@@ -196,7 +197,7 @@ def test_an_issue_of_a_growing_log_is_made_once_and_its_rollout_stays(healthy, t
     assert 2 <= since["mean_weight"] <= 4
 
 
-def test_a_rank_counted_twice_is_found(healthy, tmp_path):
+def test_a_rank_logged_twice_is_found(healthy, tmp_path):
     run = rewritten(healthy, tmp_path / "run", lambda c, r, i: c, 0)
     log = read_log(run)
     writer = GradLogWriter(run, rank=1, metadata=log.metadata)
@@ -206,7 +207,7 @@ def test_a_rank_counted_twice_is_found(healthy, tmp_path):
         rows |= {"response_id": rows["response_id"] + 10**6, "prompt_id": rows["prompt_id"] + 10**6}
         writer.append(rows)
         writer.flush(rollout)
-    assert "counted_twice" in issues(run)
+    assert "overlapping responses (9 times): parts are missing or stand twice" in issues(run)["log"].summary
 
 
 def write(run, rollouts=10, n=400, **columns):
@@ -255,7 +256,7 @@ def test_one_response_that_carries_the_mean_weight_is_named(others, first):
 
 
 @pytest.mark.parametrize("mixed", [0.0, 0.02])
-def test_groups_of_one_text_are_not_counted_twice(tmp_path, mixed):
+def test_groups_of_one_text_are_no_copies(tmp_path, mixed):
     """A policy that has collapsed gives one text to a prompt; a few groups have another text or two."""
 
     def s(rng, place):
@@ -264,7 +265,6 @@ def test_groups_of_one_text_are_not_counted_twice(tmp_path, mixed):
 
     length = np.full(400, 60)
     run = write(tmp_path / "run", log_ratio=s, length=length, prompt_id=np.arange(400) // 4)
-    assert "counted_twice" not in issues(run)
     log = read_log(run)
     names = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio")
     assert not find_copies(*(log.column(name) for name in names)).again.any()
@@ -376,15 +376,6 @@ def test_small_s_before_an_update_is_seen_where_the_noise_floor_is_known(noise, 
     answer = before(S, noise**2 / 2 * L, L, float32=True)._before()
     assert answer.found == found
     assert not found or (answer.severity == Severity.CRITICAL and "dropout" in answer.summary)
-
-
-@pytest.mark.parametrize("prompts", [1, 40])
-def test_equal_texts_of_one_prompt_do_not_hold_s(tmp_path, prompts):
-    def s(rng, place):
-        x = 0.05 * rng.standard_normal(len(place))
-        return np.where((np.arange(len(x)) < 5 * prompts) & (place > 0), 0.5, x)
-
-    assert ("values_of_s" in issues(write(tmp_path / "run", 1, log_ratio=s))) == (prompts > 1)
 
 
 @pytest.mark.parametrize("own", [True, False])
