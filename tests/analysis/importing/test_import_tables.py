@@ -217,6 +217,10 @@ def simulated(n_steps=10, group=8, prompts=16, seed=0):
 
 def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
     rows = simulated()
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["prompt"], []).append(row["advantage"])
+    rows = [r | {"reward": r["advantage"], "advantage": r["advantage"] - np.mean(groups[r["prompt"]])} for r in rows]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "run"
     arguments = ["import", str(tmp_path / "log.jsonl"), "--out", str(out), "--rule", "fspo"]
@@ -235,6 +239,11 @@ def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
     L = np.array([len(r["log_probs"]) for r in rows if r["step"] % 2])
     assert trained.estimate.item() == pytest.approx(np.mean(np.abs(expected) <= 0.03 * np.sqrt(L)))
     assert examine(out).issues == []
+    arguments[arguments.index("--out") + 1] = str(tmp_path / "split")  # each step counts as a rollout
+    assert main(arguments) == 0
+    split = next(a for a in examine(tmp_path / "split").issues if a.id == "estimator")
+    assert "not centred in the group" in split.summary
+    assert "fspo import --updates-per-rollout N" in split.fix
 
 
 def test_S_L_and_A_by_their_letters(tmp_path):
