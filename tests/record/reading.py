@@ -57,7 +57,7 @@ def read_json(place: str, value: Any) -> Values:
     out: Values = {}
     for name, leaf in _flat("", value):
         key = f"{place}/{name}"
-        numbers = leaf if isinstance(leaf, list) else [leaf]
+        numbers = [np.nan if v is None else v for v in leaf] if isinstance(leaf, list) else [leaf]
         if all(isinstance(v, (int, float)) for v in numbers):
             out[key] = np.array(numbers, np.float64)
         else:
