@@ -3,18 +3,18 @@ are written as soon as they are known.
 
     python benchmarks/gpu.py                                               # all parts, on a GPU
     python benchmarks/gpu.py --parts '[correctness,qwen3-8b-lora]' --minutes 4 --out results/gpu.json
-    python benchmarks/gpu.py --shapes tiny                                 # the same code at tiny shapes, on a CPU
+    python benchmarks/gpu.py --shapes tiny                                 # the same code at tiny shapes, CPU or GPU
 
 - ``correctness``: numbers on the device against float64, autograd and each other;
 - ``qwen3-8b-lora``, ``qwen3-8b-all``: rollouts of 64 x 8 responses of up to 512 tokens at Qwen3-8B's shape, bfloat16,
   random weights: seconds of each phase, memory beside `fspo plan`, share of the device's matrix product rate, clip
-  rates and cosines by length;
+  rates and cosines by length; with adapters also the seconds of each sampling engine;
 - ``learning``: a model of 99M parameters learns chain-add: the estimands of the claims;
 - ``trl``: a rollout step at Qwen3-0.6B's shape beside TRL's.
 
-On a machine without a network, with Python 3.12, torch 2.11, transformers 5.17, accelerate, peft, pandas, pyarrow,
-scipy, seaborn and jinja2: carry the wheels that benchmarks/gpu_wheels.txt names, and start with PYTHONPATH=. from the
-repository's root.
+On a machine without a network, with Python 3.12, torch, accelerate, peft, pandas, pyarrow, scipy, seaborn and jinja2:
+carry the wheels that benchmarks/gpu_wheels.txt names, and start with PYTHONPATH=. from the repository's root. With
+pyarrow before 26 there are no cosines by length.
 """
 
 from __future__ import annotations
@@ -77,8 +77,13 @@ class Place:
 
     @property
     def device(self) -> torch.device:
-        """The device of the models: the CPU for tiny shapes, else the GPU."""
-        return torch.device("cpu" if self.tiny else "cuda")
+        """The device of the models: the GPU if there is one, else the CPU."""
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    @property
+    def cpu(self) -> bool:
+        """Whether the models are on the CPU."""
+        return self.device.type == "cpu"
 
     def shape(self, name: str) -> str:
         """Return the name of a model with random weights: of the named shape, or of a tiny one."""
@@ -169,7 +174,7 @@ def check_trainer(at: Place) -> dict[str, Any]:
             config = training(at, "Qwen3-0.6B-Base", folder, rollouts=rollouts, resume=rollouts > 1)
             config = replace(config, batch=replace(config.batch, prompts=4), checkpoint_every=1)
             Trainer(replace(config, sampling=replace(config.sampling, max_new_tokens=24))).train()
-        logs.append(read_log(at.folder / folder))
+        logs.append(read_log(at.folder / folder, columns=("log_ratio", "updates_since_rollout")))
     S, since = (logs[0].column(name) for name in ("log_ratio", "updates_since_rollout"))
     first = float(np.abs(S[since == 0]).max())
     difference = float(np.abs(S - logs[1].column("log_ratio")).max())
@@ -192,7 +197,7 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
     """Return options of the run ``run`` on even-tokens: a model of this shape, random bfloat16 weights, no LoRA."""
     return c.TrainConfig(
         output=str(at.folder / run),
-        cpu=at.tiny,
+        cpu=at.cpu,
         trackers=(),
         model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
         task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
@@ -253,7 +258,7 @@ def qwen3(at: Place, lora: bool) -> Found:
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
-    planned = plan(config, MachineConfig(device="cpu" if at.tiny else "gpu", gpus=1))
+    planned = plan(config, MachineConfig(device="cpu" if at.cpu else "gpu", gpus=1))
     yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
     rate = matmul_rate(at.device, 256 if at.tiny else 8192)
     shape = shape_of(config.model.name_or_path)
@@ -265,7 +270,7 @@ def qwen3(at: Place, lora: bool) -> Found:
     model = ready_for_training(model, "the model", gradient_checkpointing=True, lora=config.model.lora)
     tokenizer = load_tokenizer(config.model.name_or_path)
     lines = train(at, config, began, 0.8 * at.seconds, model=model, tokenizer=tokenizer)
-    peak = peak_mib() / 2**10 if at.tiny else torch.cuda.max_memory_allocated() / 2**30
+    peak = peak_mib() / 2**10 if at.cpu else torch.cuda.max_memory_allocated() / 2**30
     of_plan = peak * 2**30 / planned.peak
     yield "peak_gib", {"measured": peak, "planned": planned.peak / 2**30, "measured_over_planned": of_plan}
     timed = lines[1:] or lines  # the first rollout warms up
@@ -289,19 +294,35 @@ def qwen3(at: Place, lora: bool) -> Found:
     )
     analyse_runs([config.output])
     yield "by_length", by_length(config.output)
+    if lora:
+        yield "sampling_seconds", dict(seconds_of_engines(model, config))
+
+
+def seconds_of_engines(model: Any, config: c.TrainConfig) -> Iterator[tuple[str, float]]:
+    """Yield the seconds in which each sampling engine samples one batch, which is the same for both."""
+    prompts = [[7, 8, 9, 10 + i // 8] for i in range(config.sampling.batch_size)]
+    ends: dict[str, Any] = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": END}
+    for engine in ("fast", "generate"):
+        start = time.monotonic()
+        chosen = replace(config.sampling, engine=engine)
+        sample(model, prompts, np.arange(len(prompts)), config=chosen, seed=0, rollout=0, **ends)
+        yield engine, time.monotonic() - start
 
 
 def by_length(run: str) -> dict[str, Any]:
-    """Return, for each rule at its own range, the clip rate (A != 0) and the cosine of the updates by length bin."""
+    """Return, for each rule at its own range and at equal clip rates, the clip rate (A != 0) and the cosine of the
+    updates by length bin.
+    """
     tables, found = read_tables([run]), {}
     for name, measure in (("acceptance", "update"), ("cosine", None)):
         table: Any = tables[name]
-        table = table[(table.source == "given") & (table.use == "first") & (table.subset == "nonzero")]
+        table = table[table.source.isin(["given", "matched"]) & (table.use == "first") & (table.subset == "nonzero")]
         table = table[table.measure == measure] if measure else table
         for row in table[table.estimate.notna()].itertuples():
             value = 1 - row.estimate if measure else row.estimate
             words = f"{row.bin_lo:g} to {row.bin_hi:g}" if row.bin >= 0 else "all"
-            found.setdefault(name, {}).setdefault(f"{row.rule} {row.outside}", {})[words] = value
+            setting = "own range" if row.source == "given" else f"{1 - row.target:.0%} clipped"
+            found.setdefault(name, {}).setdefault(f"{row.rule} {row.outside}, {setting}", {})[words] = value
     return found
 
 
@@ -325,7 +346,7 @@ def learning(at: Place) -> Found:
         # the unclipped run, from which most estimands come, has half of the time
         until = (0.9 * at.seconds - (spent - began)) * (number + len(arms) - 2) / (2 * len(arms) - 2)
         options = {"output": at.folder / arm, "model.name_or_path": start, "rule.advantage": COMPARED_ADVANTAGE}
-        options |= {"rollouts": 2 if at.tiny else 20, "cpu": at.tiny, "trackers": [], "batch.tokens": 16384}
+        options |= {"rollouts": 2 if at.tiny else 20, "cpu": at.cpu, "trackers": [], "batch.tokens": 16384}
         options |= {**ONE_EPOCH, **own} | ({"batch.prompts": 8, "sampling.max_new_tokens": 24} if at.tiny else {})
         config = parse(c.TrainConfig, [word for key, value in options.items() for word in (f"--{key}", str(value))])
         lines = train(at, config, spent, until)
@@ -354,8 +375,8 @@ def trl(at: Place) -> Found:
 
 PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
     "correctness": (correctness, 2),
-    "qwen3-8b-lora": (lambda at: qwen3(at, lora=True), 4),
-    "qwen3-8b-all": (lambda at: qwen3(at, lora=False), 3),
+    "qwen3-8b-lora": (lambda at: qwen3(at, lora=True), 6),
+    "qwen3-8b-all": (lambda at: qwen3(at, lora=False), 6),
     "learning": (learning, 4),
     "trl": (trl, 2.5),
 }
@@ -399,7 +420,7 @@ def main(args: list[str] | None = None) -> int:
     """Run the parts that the command line names, and write what was found after each; 1 if a part did not end."""
     parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
     parser.add_argument("--parts", type=list[str], default=list(PARTS), help=f"any of {', '.join(PARTS)}")
-    parser.add_argument("--shapes", choices=("full", "tiny"), default="full", help="tiny: on the CPU")
+    parser.add_argument("--shapes", choices=("full", "tiny"), default="full", help="tiny: runs on a CPU too")
     parser.add_argument("--minutes", type=float, default=0.0, help="time limit of each part; 0: its own")
     parser.add_argument("--out", default=str(RESULTS / "gpu.json"), help="results file")
     options = parser.parse_args(args)

@@ -242,7 +242,7 @@ def _load_moments(
     for key, like in listed.items():
         kind, _, name = key.partition(".")
         p = parameters[name]
-        # Adam keeps its step count, a tensor without dimensions, on the CPU; moments go to the parameter's device.
-        value = torch.empty_like(p, dtype=like.dtype) if like.ndim else torch.empty_like(like, device="cpu")
+        # Fused AdamW wants its step count, a tensor without dimensions, on the parameter's device too.
+        value = torch.empty_like(p, dtype=like.dtype) if like.ndim else torch.empty_like(like, device=p.device)
         targets[key] = optimizer.state[p][kind] = value.detach()
     files.read(path, targets, shards)

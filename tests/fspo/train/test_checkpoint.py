@@ -41,6 +41,17 @@ def test_round_trip_is_exact_and_trains_on_alike(tmp_path: Path, dtype: torch.dt
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
+def test_moments_and_step_counts_go_to_the_device_of_the_weights(tmp_path: Path) -> None:
+    """Fused AdamW on a GPU refuses step counts on the CPU. The meta device stands for the GPU here."""
+    net, optimizer = trained()
+    path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
+    other = tiny_run.model().to("meta")
+    fresh = torch.optim.AdamW(other.parameters(), lr=1e-3, fused=True)
+    checkpoint.load(path, other, fresh)
+    found = {(key, value.device.type) for state in fresh.state.values() for key, value in state.items()}
+    assert found == {("step", "meta"), ("exp_avg", "meta"), ("exp_avg_sq", "meta")}
+
+
 def test_nothing_is_pickled(tmp_path: Path) -> None:
     net, optimizer = trained()
     path = checkpoint.save(tmp_path, net, optimizer, TrainState(), keep=2)
