@@ -43,7 +43,6 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
-    p.add_argument("--tokens", type=bool, default=False, help="write the log-ratios of each token too")
     return p
 
 

@@ -52,7 +52,6 @@ class ImportOptions:
     aggregation: str | None = None
     updates_per_rollout: int = 1
     group_size: int | None = None
-    tokens: bool = False
 
     def trained_rule(self) -> Rule | None:
         """The rule that trained; None if the options name none."""
@@ -270,9 +269,6 @@ class Converter:
                         out[column] = np.zeros(n)
                         with np.errstate(invalid="ignore"):
                             np.maximum.at(out[column], row, values)
-                if self.options.tokens and ratio != "total":
-                    ends = np.cumsum(np.bincount(row, minlength=n))[:-1]
-                    out[f"token_{names.log_ratio}"] = np.split(s.astype(np.float32), ends)
         return out
 
     def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
@@ -372,7 +368,7 @@ def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, column in ((str(name), column) for name, column in frame.items()):
         kind, values = LOGGED[name].kind if name in LOGGED else "float64", column.to_numpy()
-        if column.dtype.kind == "O":  # texts and lists
+        if column.dtype.kind == "O":
             out[name] = column.where(column.notna(), None).tolist()
         elif (name in REQUIRED or column.notna().any()) and kind.startswith(("int", "bool")):
             out[name] = pa.array(values, kind, mask=~np.isfinite(values), safe=False).to_pylist()

@@ -15,7 +15,7 @@ from fspo.gradlog import GradLog
 from fspo.gradlog.schema import LOG_COLUMNS, USER_PREFIX
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-NUMERIC = tuple(name for name, column in LOG_COLUMNS.items() if column.kind not in ("string", "list", "tokens"))
+NUMERIC = tuple(name for name, column in LOG_COLUMNS.items() if column.kind not in ("string", "list"))
 """The columns of the log that hold one number for each response; so may a user's own columns."""
 GONE = {
     "difficulty": "log the number as a column of your own and give --by user.COLUMN",

@@ -41,8 +41,6 @@ class LogConfig:
         Updates of a rollout whose responses are scored, counted from 0; negative ones count back from the end of the
         first pass over the rollout. The default, the last update of the first pass, scores responses on which the
         weights were not yet trained, after the most updates since the rollout.
-    tokens : bool
-        Log the token log-ratios of each response beside their sum.
     entropy : bool
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int
@@ -54,7 +52,6 @@ class LogConfig:
     scores: ScoreConfig = field(default_factory=ScoreConfig)
     score_every: int = number(1, 0)
     score_minibatches: tuple[int, ...] = (-1,)
-    tokens: bool = False
     entropy: bool = True
     length_edges: tuple[int, ...] = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
     samples: int = number(8, 0)

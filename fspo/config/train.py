@@ -51,6 +51,7 @@ class TrainConfig:
         "optim.name": "leave it out, every run has AdamW",
         "log.audit_every": "leave it out, no fresh responses are sampled to an update's prompts",
         "log.coverage_every": "leave it out, sketches are compared with full gradients in tests alone",
+        "log.tokens": "leave it out, the log has the sums over a response's tokens",
         "batch.padding_side": "leave it out, sequences are padded on the right",
         "batch.rounded_logits": "leave it out, logits have the precision of float32",
         "log.scores.mode": "leave it out, and set width and projection to null for whole scores",

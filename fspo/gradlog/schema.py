@@ -80,8 +80,6 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     "correction_weight": LogColumn(
         "float32", "factor M w that the correction leaves on the gradient (token rules: its mean)", "number"
     ),
-    "token_log_ratio": LogColumn("tokens", "s_t of each token, in the order of the response", "nats"),
-    "token_behaviour_log_ratio": LogColumn("tokens", "d_t + e_t of each token", "nats"),
     "score_status": LogColumn("string", "ok, not_taken or failed", "text"),
     "score_norm": LogColumn(
         "float32", "norm of the stored score psi (gradient of log-probability)", "nats per unit of the parameters"
@@ -112,8 +110,6 @@ RATIO_COLUMNS: dict[str, RatioColumns] = {
 """Columns of each log-ratio that a rule may act on, and of the total S + D + E, on which none acts.
 
 "total" has no column for its sum over the tokens, which is ``log_ratio`` + ``behaviour_log_ratio``."""
-TOKEN_COLUMNS = ("token_log_ratio", "token_behaviour_log_ratio")
-"""Columns of token log-ratios: of S, and of D + E."""
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
 """Columns that say what the clip rule did; null where another trainer's loss applies no rule of this project."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")
@@ -138,7 +134,6 @@ def schema(
         "string": pa.string(),
         "bool": pa.bool_(),
         "list": pa.list_(pa.float32() if exact else pa.float16(), width),
-        "tokens": pa.list_(pa.float32()),
     }
     fields = [
         pa.field(

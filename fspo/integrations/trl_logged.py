@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
@@ -180,7 +179,6 @@ class LoggedTrainer(GRPOTrainer):
         records: Records,
         entropy: Tensor | None,
         scores: Scores | None,
-        tokens: dict[str, list[np.ndarray]] | None = None,
     ) -> None:
         """Add the rows of one microbatch to the gradient log.
 
@@ -190,8 +188,6 @@ class LoggedTrainer(GRPOTrainer):
             TRL's microbatch.
         entropy : Tensor (B,), optional
             Sum of the policy's entropy over a response's tokens, nats.
-        tokens : dict, optional
-            Columns of token log-ratios (`fspo.objective.token_columns`).
         """
         if PREFIX + "response_id" not in inputs:  # responses of an evaluation are not logged
             return
@@ -214,7 +210,7 @@ class LoggedTrainer(GRPOTrainer):
             times_used=self._step % (self.first_pass * self.num_iterations) // self.first_pass,
         )
         known = self.log_rule is not None
-        rows = log_rows(update, responses, records.to_numpy(), tokens=tokens, scores=scores, known=known)
+        rows = log_rows(update, responses, records.to_numpy(), scores=scores, known=known)
         self.log_writer.append(rows)
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:

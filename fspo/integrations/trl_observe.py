@@ -20,7 +20,7 @@ from trl import GRPOTrainer
 from fspo.base.errors import UserError, unknown_name
 from fspo.integrations.trl_logged import LoggedTrainer, loss_mask, mismatch, missing_methods
 from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of
-from fspo.objective import objective, token_columns
+from fspo.objective import objective
 from fspo.rules import Rule
 
 Reason = Callable[[str], str | None]
@@ -29,7 +29,7 @@ STOPS = ("critical", "warning")
 """Functions of analysis/live/stop.py that `observe` takes by name."""
 
 
-def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_on: str | Reason | None = None) -> type:
+def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None = None) -> type:
     """Return a subclass of TRL's trainer that also writes the gradient log and trains exactly as that trainer.
 
     The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
@@ -43,8 +43,6 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_o
         `trl.GRPOTrainer` or a subclass of it.
     score_every : int
         Rollouts between score passes (`FSPOConfig`); 0 for never.
-    tokens : bool
-        Log the token log-ratios of each response beside their sums.
     stop_on : str or function, optional
         "critical" or "warning" (issues of ``fspo doctor``), or a function that takes the run's folder and returns a
         reason to stop, or None. It is asked once a rollout, about the rollouts before; when it gives a reason, TRL
@@ -66,7 +64,7 @@ def observe(trainer: type, *, score_every: int = 0, tokens: bool = False, stop_o
             raise unknown_name("stop_on", stop_on, STOPS)
         reason = getattr(import_module("analysis.live.stop"), stop_on)
     reason = reason and staticmethod(reason)  # static, so that it is no method of the trainer
-    options = {"score_every": score_every, "tokens": tokens, "reason": reason}
+    options = {"score_every": score_every, "reason": reason}
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
 
@@ -91,7 +89,6 @@ class _Stop(TrainerCallback):
 class _ObservedTrainer(LoggedTrainer):
     """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
-    tokens: bool = False
     reason: Reason | None = None
     _seen: tuple[Tensor, Tensor | None, Any] | None = None
 
@@ -137,6 +134,5 @@ class _ObservedTrainer(LoggedTrainer):
             new, old, mask, A, self.log_rule or Rule("none"), mismatch=sampled, correction=correction
         ).records
         entropy = None if seen[1] is None else torch.where(mask, seen[1].detach().float(), 0.0).sum(1)
-        tokens = token_columns(new, old, mask, sampled) if self.tokens else None
-        self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores, tokens)
+        self.log_microbatch({**inputs, "advantages": A}, records, entropy, scores)
         return loss

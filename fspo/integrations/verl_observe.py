@@ -39,7 +39,7 @@ from fspo.integrations.verl_batch import (
     whole_mask,
 )
 from fspo.integrations.verl_rules import BYPASS, clip_of, correction_of
-from fspo.objective import Mismatch, objective, token_columns
+from fspo.objective import Mismatch, objective
 from fspo.rules import Rule
 from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 
@@ -57,14 +57,11 @@ class ObservedLossConfig(PolicyLossConfig):
     observe : str, optional
         Run folder that the gradient log is written to, one file for each rollout and data-parallel rank; processes on
         several machines need a shared file system. None: no log.
-    observe_tokens : bool
-        Log the token log-ratios of each response beside their sums.
     rollout_correction : optional
         Set it to ``${algorithm.rollout_correction}``, so that the log's header names verl's correction.
     """
 
     observe: str | None = None
-    observe_tokens: bool = False
     # The default of this option is None: with verl's default, the log's header would name a correction that the user
     # did not set.
     rollout_correction: Any = None
@@ -176,7 +173,6 @@ class _ActorLog:
         policy_loss: Any = getattr(config, "policy_loss", {})
         self.rule, mode = clip_of(config), policy_loss.get("loss_mode", None)
         self.bypass, self.unknown = mode == BYPASS, Rule("none", name=f"verl-{mode}")
-        self.tokens = bool(policy_loss.get("observe_tokens", False))
         self.memory: UpdateMemory | None = getattr(policy_loss, "memory", None)
         named = {"rule": self.rule, "correction": correction_of(policy_loss.get("rollout_correction", None))}
         header = {name: rule.to_dict() for name, rule in named.items() if rule is not None}
@@ -238,7 +234,6 @@ class _ActorLog:
                 entropy=None,
             ),
             found,
-            tokens=token_columns(new, old, mask, mismatch) if self.tokens else None,
             known=self.rule is not None,
         )
         rows["behaviour_version_last"] = _whole_numbers(last)

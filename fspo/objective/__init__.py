@@ -11,5 +11,5 @@ from fspo.objective.loss import (
     straight_through,
     surrogate,
 )
-from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens, token_columns
+from fspo.objective.ratios import Mismatch, log_ratios, ratio_tokens
 from fspo.objective.records import Records, ratio_stats

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
@@ -94,21 +93,3 @@ def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) 
             "or take on='behaviour'"
         )
     return {"engine": mismatch.engine, "behaviour": mismatch.behaviour}[on]
-
-
-def token_columns(
-    new: Float[Tensor, "B T"],
-    old: Float[Tensor, "B T"],
-    mask: Bool[Tensor, "B T"],
-    mismatch: Mismatch | None,
-) -> dict[str, list[Float[np.ndarray, " ..."]]]:
-    """Return the gradient log's columns of token log-ratios, an array float32 (L,) for each of B responses.
-
-    ``new`` and ``old`` are log-probs (B, T), nats. Without ``mismatch`` only s_t is returned.
-    """
-    ratios = {"token_log_ratio": log_ratios(new.detach(), old, mask)}
-    if mismatch is not None:
-        ratios["token_behaviour_log_ratio"] = mismatch.behaviour
-    return {
-        name: [row[kept].float().cpu().numpy() for row, kept in zip(x, mask, strict=True)] for name, x in ratios.items()
-    }

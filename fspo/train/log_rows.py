@@ -58,7 +58,6 @@ def log_rows(
     responses: ResponseColumns,
     records: Mapping[str, np.ndarray],
     *,
-    tokens: Mapping[str, list[np.ndarray]] | None = None,
     scores: Scores | None = None,
     user: Mapping[str, list[Any]] | None = None,
     known: bool = True,
@@ -66,8 +65,8 @@ def log_rows(
     """Return the gradient log's columns for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
     ``records`` are arrays (n,) of `fspo.objective.Records`; those whose name is a column of the log are copied.
-    ``tokens`` (token log-ratios) and ``user`` (columns of the task, without ``user.``) hold n values by column. Without
-    ``scores`` the log's score_status is "not_taken". Unless the rule is ``known``, the columns of the rule are null.
+    ``user`` holds n values for each column of the task, named without ``user.``. Without ``scores`` the log's
+    score_status is "not_taken". Unless the rule is ``known``, the columns of the rule are null.
     """
     rule = update.rule
     rows = {
@@ -77,7 +76,6 @@ def log_rows(
         "drift_source": rule.drift_source if rule.needs_stats else "none",
         **responses._asdict(),
         **{name: values for name, values in records.items() if name in LOG_COLUMNS},
-        **(tokens or {}),
         "score_status": "not_taken" if scores is None else np.array(scores.status),
         **({} if scores is None else {"score_norm": scores.norm, "score_unit": scores.unit}),
         **{f"user.{name}": values for name, values in (user or {}).items()},

@@ -98,7 +98,7 @@ class ScoreLog:
                 if name in batch.info
             }
             responses, scores = responses_of(batch, shard), shard.scores
-            self.writer.append(log_rows(update, responses, record.rows, tokens=record.tokens, scores=scores, user=user))
+            self.writer.append(log_rows(update, responses, record.rows, scores=scores, user=user))
 
     def flush(self, rollout: int) -> None:
         """Write this process's log file of a rollout."""

@@ -110,7 +110,6 @@ class Trainer:
             entropy=config.log.entropy,
             reference=reference,
             correction=config.correction.rule(),
-            tokens=config.log.tokens,
             logits=config.batch.logits,
         )
         self.collector = Collector(

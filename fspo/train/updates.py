@@ -16,14 +16,7 @@ from accelerate.utils import gather_object
 
 from fspo.config import ObjectiveConfig
 from fspo.distributed.layout import layout_of
-from fspo.objective import (
-    Mismatch,
-    denominator_for,
-    log_ratios,
-    objective,
-    ratio_tokens,
-    token_columns,
-)
+from fspo.objective import Mismatch, denominator_for, log_ratios, objective, ratio_tokens
 from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import Scores
 from fspo.rollouts.batches import Microbatch, RolloutBatch
@@ -79,13 +72,10 @@ class Record:
     shard : Shard
     rows : dict of (B,) arrays
         The columns of `fspo.objective.Records.to_numpy`.
-    tokens : dict of lists of B arrays, optional
-        Token log-ratios of each response, by the names of the gradient log's columns, if tokens are logged.
     """
 
     shard: Shard
     rows: dict[str, np.ndarray]
-    tokens: dict[str, list[np.ndarray]] | None = None
 
     @property
     def advantages(self) -> np.ndarray:
@@ -108,8 +98,6 @@ class Updater:
         Frozen initial model for the KL term.
     correction : Rule, optional
         The correction of the mismatch between sampler and trainer.
-    tokens : bool
-        Whether the records hold token log-ratios.
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
     """
@@ -123,7 +111,6 @@ class Updater:
     entropy: bool = True
     reference: torch.nn.Module | None = None
     correction: Rule | None = None
-    tokens: bool = False
     logits: int | None = None
 
     def log_probs(
@@ -283,6 +270,5 @@ class Updater:
                     scale = 0.0 if shard.micro.dummy else float(self.accelerator.num_processes)
                     self.accelerator.backward(loss * scale)
             if not shard.micro.dummy:
-                tokens = token_columns(new, shard.old, shard.mask, shard.mismatch) if self.tokens else None
-                found.append(Record(shard, records.to_numpy(), tokens))
+                found.append(Record(shard, records.to_numpy()))
         return found

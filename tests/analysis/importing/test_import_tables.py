@@ -73,7 +73,7 @@ def k3(*tokens):
 
 
 def test_the_samplers_log_probs_give_the_behaviour_and_the_total_ratio(tmp_path):
-    report, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER}, tokens=True)
+    report, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER})
     assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, 0.0, 0.5])
     assert log.column("behaviour_sum_sq") == pytest.approx([0.3125, 0.0, 0.25])
     assert log.column("behaviour_k3_sum") == pytest.approx([k3(*row) for row in D_E])
@@ -82,8 +82,6 @@ def test_the_samplers_log_probs_give_the_behaviour_and_the_total_ratio(tmp_path)
     # the total of each token is new less sampler: (0, 0, 0), (.25), (0, 1.5)
     assert log.column("total_sum_sq") == pytest.approx([0.0, 0.0625, 2.25])
     assert log.column("total_k3_sum") == pytest.approx([0.0, k3(0.25), k3(1.5)])
-    assert [row.tolist() for row in log.column("token_log_ratio")] == [[0.5, 0.0, -0.25], [0.25], [0.0, 1.0]]
-    assert [row.tolist() for row in log.column("token_behaviour_log_ratio")] == D_E
     assert "engine_log_ratio" not in log  # the weights that sampled are unknown
     assert report.known == {"update": 3, "engine": 0, "behaviour": 3, "total": 3}
     assert any("neither D nor E alone" in note for note in report.notes)
@@ -417,8 +415,4 @@ def test_without_advantages_the_analysis_tells_the_band_acceptance(tmp_path):
 
 
 def test_what_is_no_number_is_null_among_whole_numbers():
-    found = typed_columns(
-        pd.DataFrame({"policy_version": [3, np.inf, np.nan], "token_engine_log_ratio": [[np.nan]] * 3})
-    )
-    assert found["policy_version"] == [3, None, None]
-    assert np.isnan(found["token_engine_log_ratio"][0]).all()
+    assert typed_columns(pd.DataFrame({"policy_version": [3, np.inf, np.nan]})) == {"policy_version": [3, None, None]}

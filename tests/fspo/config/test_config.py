@@ -50,6 +50,7 @@ def test_saved_configuration_loads_again(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ("--log.audit-every 1", "log.audit_every is gone: leave it out"),
+        ("--log.tokens true", "log.tokens is gone: leave it out"),
         ("--optim.name adamw", "optim.name is gone: leave it out"),
         ("--rule.drift signed", "rule.drift=signed is gone: use kl"),
         ("--batch.drop truncated,failed", "batch.drop=failed is gone"),

@@ -32,7 +32,6 @@ from tests.fspo.integrations.verl_worker import (
     actor,
     drawn,
     log_probs,
-    parts,
     rollout,
     table,
     trained,
@@ -206,17 +205,6 @@ def test_in_bypass_mode_the_log_claims_no_mismatch(tmp_path):
     assert "engine_log_ratio" not in log
     assert log.metadata.keys().isdisjoint({"rule", "correction"})
     assert set(log.column("rule")) == {"verl-bypass_mode"}
-
-
-def test_token_log_ratios_are_logged_if_wanted(tmp_path):
-    trained(tmp_path / "run", *parts("observe_tokens=true"))
-    log = read_log(tmp_path / "run").table.to_pandas()
-    for column, total in (("token_log_ratio", "log_ratio"), ("token_behaviour_log_ratio", "behaviour_log_ratio")):
-        assert log[column].map(len).tolist() == log.length.tolist()
-        assert log[column].map(lambda x: x.astype(float).sum()).to_numpy() == pytest.approx(log[total], abs=1e-5)
-    assert log.token_log_ratio.map(lambda x: np.abs(x).max()).max() > 0.01
-    trained(tmp_path / "without", rollouts=1)
-    assert "token_log_ratio" not in read_log(tmp_path / "without")
 
 
 def test_watching_twice_is_watching_once(tmp_path):

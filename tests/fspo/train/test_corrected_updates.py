@@ -13,7 +13,7 @@ from tiny_updates import gradients, log_probs, move, rollout
 
 from fspo.gradlog import read_log
 from fspo.rollouts.metric_sums import Counts
-from fspo.rules import Rule, drift_stats
+from fspo.rules import Rule
 from fspo.train import skipped_updates
 
 WIDE = ("--correction.preset", "engine-sqrt", "--correction.range_lo", "0.3", "--correction.range_hi", "0.3")
@@ -58,6 +58,13 @@ def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, name: s
     every = np.concatenate(e)
     k3 = float(np.mean(np.exp(every) - 1 - every))
     f = [factors(name, x, k3) for x in e]
+    total = [(log_probs(net, *pair) - one).detach().numpy() + x for pair, one, x in zip(pairs, old, e, strict=True)]
+    for ratio, tokens in (("engine", e), ("behaviour", e), ("total", total)):
+        for record in records:
+            mine = [tokens[i] for i in record.shard.micro.rows]
+            squares, k3s = ([sum(of(x)) for x in mine] for of in (np.square, lambda x: np.exp(x) - 1 - x))
+            np.testing.assert_allclose(record.rows[f"{ratio}_sum_sq"], squares, rtol=1e-6)
+            np.testing.assert_allclose(record.rows[f"{ratio}_k3_sum"], k3s, rtol=1e-6)
     net.zero_grad()
     terms = []
     for i, pair in enumerate(pairs):
@@ -75,16 +82,27 @@ def test_gradient_equals_autograd_on_the_whole_minibatch(tmp_path: Path, name: s
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two epochs of a run whose sampler computes in bfloat16, with token log-ratios in its log."""
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, np.ndarray]]:
+    """Two epochs of a run whose sampler computes in bfloat16; each response's old less sampler's log-probs by token."""
     folder = tmp_path_factory.mktemp("corrected") / "run"
     narrow = [word.replace("0.3", "0.004") for word in WIDE]
-    tiny_run.trainer(folder, *EPOCHS, *narrow, "--log.tokens", "true").train()
-    return folder
+    trainer = tiny_run.trainer(folder, *EPOCHS, *narrow)
+    shards, less = trainer.shards, {}
+
+    def watched(batch: Any, rows: np.ndarray) -> Any:
+        found = shards(batch, rows)
+        for shard in found:
+            for i, old, mask in zip(shard.micro.rows, shard.old, shard.mask, strict=True):
+                less[int(batch.response_ids[i])] = old[mask].double().numpy() - batch.sampler_log_probs[i]
+        return found
+
+    trainer.shards = watched
+    trainer.train()
+    return folder, less
 
 
-def test_columns_of_a_run(run: Path) -> None:
-    log = read_log(run)
+def test_columns_of_a_run(run: tuple[Path, dict[int, np.ndarray]]) -> None:
+    log, less = read_log(run[0]), run[1]
     rule = Rule(**log.metadata["correction"])
     assert (rule.name, rule.on, rule.range_hi) == ("engine-sqrt", "engine", 0.004)
     rows = log.table.to_pandas()
@@ -102,24 +120,21 @@ def test_columns_of_a_run(run: Path) -> None:
         np.testing.assert_array_equal(update.correction_side, applied.side)
         np.testing.assert_allclose(update.correction_weight, applied.clipped_weight, rtol=1e-6)
     assert 0 < (rows.correction_side != 0).sum() < (rows.advantage != 0).sum()
-    tokens = {name: [x.astype(float) for x in rows[f"token_{name}"]] for name in ("log_ratio", "behaviour_log_ratio")}
-    assert [len(x) for x in tokens["log_ratio"]] == rows.length.tolist()
-    for name, lists in tokens.items():
-        np.testing.assert_allclose([x.sum() for x in lists], rows[name], atol=1e-5)
-    b, x = tokens["behaviour_log_ratio"], [s + b for s, b in zip(*tokens.values(), strict=True)]
-    for name, lists in (("behaviour", b), ("engine", b), ("total", x)):
-        np.testing.assert_allclose([(y**2).sum() for y in lists], rows[f"{name}_sum_sq"], rtol=1e-4)
-        stats = [drift_stats(y[None], np.ones((1, len(y)), bool)).k3_sum for y in lists]
-        np.testing.assert_allclose(stats, rows[f"{name}_k3_sum"], rtol=1e-3, atol=1e-9)
+    tokens = [less[i] for i in rows.response_id]
+    assert [len(x) for x in tokens] == rows.length.tolist()
+    for name in ("engine", "behaviour"):
+        np.testing.assert_allclose(rows[f"{name}_log_ratio"], [x.sum() for x in tokens], atol=1e-5)
+        np.testing.assert_allclose(rows[f"{name}_sum_sq"], [(x**2).sum() for x in tokens], rtol=1e-4)
+        np.testing.assert_allclose(rows[f"{name}_k3_sum"], [(np.expm1(x) - x).sum() for x in tokens], rtol=1e-3)
 
 
-def test_metrics_agree_with_the_log(run: Path) -> None:
-    rows = read_log(run).table.to_pandas()
-    values = tiny_run.metrics(run, "train")[0]
-    live, first = rows[rows.advantage != 0], rows[rows.times_used == 0]
+def test_metrics_agree_with_the_log(run: tuple[Path, dict[int, np.ndarray]]) -> None:
+    rows = read_log(run[0]).table.to_pandas()
+    values = tiny_run.metrics(run[0], "train")[0]
+    live = rows[rows.advantage != 0]
     assert values["correction/cut"] == pytest.approx((live.correction_side != 0).mean())
     assert values["correction/mean_weight"] == pytest.approx(live.correction_weight.mean(), rel=1e-6)
-    size = np.abs(np.concatenate(first.token_behaviour_log_ratio)).mean()
+    size = np.abs(np.concatenate([*run[1].values()])).mean()
     for name in ("engine", "sampling"):
         assert values[f"sampling/{name}_logp_difference/mean"] == pytest.approx(size, rel=1e-5)
     assert values["sampling/missing_logp"] == 0
@@ -129,7 +144,7 @@ def test_a_run_without_a_correction_says_so(tmp_path: Path) -> None:
     tiny_run.trainer(tmp_path / "run", "--rollouts", "1").train()
     log = read_log(tmp_path / "run")
     assert "correction" not in log.metadata
-    assert all(name not in log for name in ("correction_weight", "token_log_ratio"))
+    assert "correction_weight" not in log
     assert "behaviour_log_ratio" in log
 
 

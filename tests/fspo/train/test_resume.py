@@ -16,7 +16,7 @@ from fspo.train.folder_owner import mark
 ARGUMENTS = [
     *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
     *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--rule.adapt", "range", "--rule.target", "0.8"),
-    *("--correction.preset", "engine-sqrt", "--log.tokens", "true"),
+    *("--correction.preset", "engine-sqrt"),
 ]
 
 
