@@ -37,12 +37,6 @@ EXAMPLES = """examples:
 _NO_CAPTIONS = "[]\n"
 
 
-def captions_file(folder: Path, by: str = "") -> Path:
-    """Return the path of the captions in ``folder``; ``by`` ends the name, such as "-by-entropy" in
-    captions-by-entropy.json."""
-    return folder / f"captions{by}.json"
-
-
 def described(results: list[DrawnFigure]) -> list[dict[str, Any]]:
     """Return for each figure its name, title, caption, details, the reason why it was not drawn ("" if it was), and
     the name of its CSV file if it has one."""
@@ -106,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         from figures.of_theory.numbers import theory_tables
 
         tables = replace(tables, frames=tables.frames | theory_tables(values.only).frames)
-    captions = captions_file(output, file_name("", tables))
+    captions = output / f"captions{file_name('', tables)}.json"  # captions-by-entropy.json, where bins are of entropy
     with _begun(captions):
         results = draw_all(tables, output, values.width, values.only, modules)
         for item in results:

@@ -63,7 +63,8 @@ def panel_grid(
     rows = -(-panels // columns)
     columns = columns if fixed else -(-panels // rows)
     legend_rows = -(-len(legend) // legend_columns(legend, style)) if legend else 0
-    figure = style.new_figure(panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1)
+    height = panel_height * rows + sum(heights) + 0.15 * legend_rows + 0.1
+    figure = Figure(figsize=(style.width, height), layout="constrained")
     ratios = {"height_ratios": list(heights)} if heights else {}
     axes = list(figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios, **options).flat)
     for ax in axes[panels:]:

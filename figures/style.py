@@ -165,10 +165,6 @@ class Style:
             sns.set_theme("paper", "ticks", font="STIXGeneral", font_scale=0.83, color_codes=False, rc=_RC)
             yield
 
-    def new_figure(self, height: float) -> Figure:
-        """Return an empty figure as wide as the venue wants, ``height`` inches high. Call it inside ``context``."""
-        return Figure(figsize=(self.width, height), layout="constrained")
-
 
 def styled(figure: Callable[[Any, Style], Figure]) -> Callable[[Any, Style], Figure]:
     """Decorate a function ``figure(data, style)`` so that it draws inside ``style.context()``."""

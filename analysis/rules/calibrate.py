@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
@@ -79,7 +79,7 @@ def calibrate_run(
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         rule = preset_on(name, loaded.ratio.on)
-        if rule is None or not calibrates(rule):
+        if rule is None or rule.level != "sequence" or rule.shape == "none":  # without a range to calibrate
             continue
         m = rows.centre(rule)
         fitted = calibrate(rule, rows.S, rows.length, rows.A, target, m)
@@ -109,16 +109,6 @@ def refuse_clipped(run: str | Path, on: str = UPDATE.on) -> None:
             f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
             "unclipped run, which fspo train --rule.preset none makes"
         )
-
-
-def calibrates(rule: Rule) -> bool:
-    """Return whether the rule has a range to calibrate: a band on sequences, not on tokens or prefixes."""
-    return rule.level == "sequence" and rule.shape != "none"
-
-
-def write_calibration(path: Path, ranges: Mapping[str, Any]) -> None:
-    """Write the calibrated ranges as JSON; if the process ends during the writing, an older file stays as it was."""
-    write_text(path, json.dumps(ranges, indent=2) + "\n")
 
 
 def build_parser() -> CommandParser:
@@ -166,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found += [f"--{group}.{dashed(end)} {fit[end]:.9g}" for end in ("range_lo", "range_hi")]
         print(" ".join(found))
     if options.output is not None:
-        write_calibration(Path(options.output), ranges)
+        write_text(Path(options.output), json.dumps(ranges, indent=2) + "\n")
         print(f"ranges: {options.output}", file=sys.stderr)
     for name, fit in ranges.items():
         kept = f"{name} leaves {fit['realised']:.1%} of the {fit['rows']} rows alone at these ranges"

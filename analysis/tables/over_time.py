@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.log.loading import Run
 from analysis.log.notes import Notes
-from analysis.log.rows import Floats, Rows
+from analysis.log.rows import Rows
 from analysis.rules.evaluate import CaseEffect
 from analysis.tables.acceptance import Clusters, Count, Means, Reason
 from analysis.tables.columns import BinKey, Interval, RunKey
@@ -77,7 +77,8 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
         found = ratios(out_of_band[at], cluster, place, len(bins), binary=True)
         low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
         with np.errstate(invalid="ignore"):
-            means = Means(_and_all(totals(place, len(bins), coordinate)) / found.count)
+            sums = totals(place, len(bins), coordinate)
+            means = Means(np.append(sums, sums.sum()) / found.count)
         for k in range(len(bins) + 1):
             few = found.clusters[k] < MIN_CLUSTERS
             key = RunKey.of(run), int(rollout), BinKey.of(bins, k, means.mean[k])
@@ -85,10 +86,6 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
             reason = TOO_FEW if few else ""
             table.append(OverTimeRow(*key, int(found.count[k]), share, int(found.clusters[k]), reason))
     return table
-
-
-def _and_all(sums: Floats) -> Floats:
-    return np.append(sums, sums.sum())
 
 
 def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:

@@ -91,7 +91,9 @@ def write_report(
         if name == THEORY and checks is not None:
             held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"
             notes.append(f"{len(checks['rows'])} checks of the theory: {held}.")
-            tables.append(table("Checks of the theory", [check_row(row) for row in checks["rows"]], most=1000))
+            columns = ("id", "method", "name", "verdict", "margin")
+            rows = [{column: check.get(column) for column in columns} for check in checks["rows"]]
+            tables.append(table("Checks of the theory", rows, most=1000))
         if name == TRAINING:
             tables = [table("Runs", [run_row(run) for run in runs]), table("Health checks", issues(diagnoses))]
             tables.append(table("Warnings of the analysis", [{"warning": line} for line in warned]))
@@ -135,11 +137,6 @@ def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
         if not diagnosis["issues"]:
             found.append({"run": run, "severity": "", "issue": f"none in {len(diagnosis['clear'])} checks", "fix": ""})
     return sorted(found, key=lambda row: rank.index(row["severity"]) if row["severity"] in rank else len(rank))
-
-
-def check_row(check: Mapping[str, Any]) -> Row:
-    """Return a table row for one check of the theory."""
-    return {name: check.get(name) for name in ("id", "method", "name", "verdict", "margin")}
 
 
 def run_row(run: Path) -> Row:

@@ -235,11 +235,6 @@ class Clip(NamedTuple):
         """Whether a response that is clipped loses all its weight. If not, it keeps the weight of the edge."""
         return WAYS[self.outside].zeroes
 
-    @property
-    def has_lower_edge(self) -> bool:
-        """Whether a response may be clipped below the band."""
-        return WAYS[self.outside].cuts != "above"
-
     def _dual_edge(self, edges: Edges) -> Float[Array, "*rows"]:
         assert self.dual is not None
         return edges.centre + self.dual * (edges.hi - edges.centre)

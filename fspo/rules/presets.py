@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from fspo.base.errors import UserError, unknown_name
+from fspo.rules.clip import WAYS
 from fspo.rules.gone import GONE_PRESETS, check_name
 from fspo.rules.rule import Rule
 
@@ -95,7 +96,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
     if name not in CORRECTIONS:
         raise unknown_name("correction", name, ("none", *CORRECTIONS))
     rule = _changed(CORRECTIONS[name], changes)
-    if "range_lo" in changes and not rule.clip.has_lower_edge:
+    if "range_lo" in changes and WAYS[rule.outside].cuts == "above":
         raise UserError(
             f"correction {name!r}: range_lo has no effect, because outside={rule.outside!r} clips at the upper edge "
             "alone: leave range_lo out, or set outside='mask'"

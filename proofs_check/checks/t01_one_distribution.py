@@ -92,7 +92,8 @@ def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: b
     cases = []
     for i in range(240):
         dist = Discrete.draw(rng)
-        cases.append((dist, (dist, dist.mirrored(), Discrete.draw(rng))[i % 3], 4.0 ** np.sort(rng.integers(0, 5, 2))))
+        mirrored = Discrete(-dist.values, dist.weights)
+        cases.append((dist, (dist, mirrored, Discrete.draw(rng))[i % 3], 4.0 ** np.sort(rng.integers(0, 5, 2))))
 
     def broken(x: float, dist: Discrete, other: Discrete, lengths: np.ndarray) -> bool:
         sizes = [1 / 16, *(np.unique(np.abs(np.concatenate([dist.values, other.values]))) + 1 / 16)]

@@ -153,12 +153,6 @@ class MarkovTokens(SummedTokens, WithMoments):
     noise_ratio: float = 1.0
 
     @property
-    def leaving(self) -> tuple[float, float]:
-        """Return the probabilities with which the Markov chain leaves state 0 and state 1 at each token."""
-        change = 1 - self.persistence
-        return min(1.0, self.share * change), min(1.0, (1 - self.share) * change)
-
-    @property
     def between(self) -> float:
         """Part of the variance of one token's log-ratio that comes from the different means in the Markov chain's two
         states, nats squared.
@@ -189,7 +183,8 @@ class MarkovTokens(SummedTokens, WithMoments):
         """Draw the token log-ratios of responses, (draws, length)."""
         state, s = (rng.random(draws) < self.share).astype(int), np.empty((draws, length))
         means, variances = self.states
+        leaving = np.minimum(1.0, (1 - self.persistence) * np.array([self.share, 1 - self.share]))  # the present state
         for t in range(length):
             s[:, t] = means[state] + np.sqrt(variances[state]) * rng.standard_normal(draws)
-            state ^= rng.random(draws) < np.array(self.leaving)[state]
+            state ^= rng.random(draws) < leaving[state]
         return s

@@ -76,10 +76,6 @@ class Discrete(NamedTuple):
         values = rng.choice(np.arange(-24, 25), int(rng.integers(1, 6)), replace=False) / 8
         return cls(values, rng.integers(1, 10, values.size))
 
-    def mirrored(self) -> Discrete:
-        """Return the distribution of minus the value."""
-        return Discrete(-self.values, self.weights)
-
     def same_as(self, other: Discrete) -> bool:
         """Return whether two distributions are one."""
         own, theirs = ({v: w / x.weights.sum() for v, w in zip(*x, strict=True)} for x in (self, other))
