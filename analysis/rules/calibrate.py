@@ -64,9 +64,21 @@ def calibrate_run(
     -------
     dict
         The fields of ``CalibratedRange``, by preset name.
+
+    Raises
+    ------
+    UserError
+        If the run has no row to calibrate on, no mismatch to bound, or clipped while it trained and ``on`` is update.
     """
     loaded = load_run(run, on=on)
     rows = loaded.rows
+    # A clip keeps S small, so ranges of clip rules are calibrated on an unclipped run. It changes neither E nor D, so
+    # ranges of corrections may be calibrated on any run.
+    if loaded.ratio.on not in CORRECTED and loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
+        raise UserError(
+            f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
+            "unclipped run, which fspo train --rule.preset none makes"
+        )
     if loaded.streamed:
         print(f"{run}: {loaded.sampled['text']}", file=sys.stderr)
     if len(rows) == 0:
@@ -93,22 +105,6 @@ def preset_on(name: str, on: Ratio) -> Rule | None:
     the correction "none"."""
     rule = correction(name) if on in CORRECTED else preset(name).rule
     return rule if rule is None or rule.on == on else replace(rule, on=on)
-
-
-def refuse_clipped(run: str | Path, on: str = UPDATE.on) -> None:
-    """Refuse a run that was trained with a clip: clipping keeps S small, so ranges calibrated there are too narrow.
-
-    Raises
-    ------
-    UserError
-        If the run's rule clips; the message names the rule. A log that names no rule counts as unclipped.
-    """
-    loaded = load_run(run, on=on)
-    if loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
-        raise UserError(
-            f"{run} was trained with rule {loaded.trained_rule!r}, which clips and so keeps S small: calibrate on an "
-            "unclipped run, which fspo train --rule.preset none makes"
-        )
 
 
 def build_parser() -> CommandParser:
@@ -140,10 +136,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_foreign_file(Path(options.output), '"realised"', "fspo calibrate")
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
-    # A clip keeps S small, so ranges of clip rules are calibrated on an unclipped run. It changes neither E nor D, so
-    # ranges of corrections may be calibrated on any run.
-    if on not in CORRECTED:
-        refuse_clipped(options.run, on)
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
     ranges = calibrate_run(options.run, rules, options.target, on)
     for name in rules:

@@ -25,6 +25,7 @@ from analysis.tables.files import TABLES
 from analysis.tables.passes import look_through
 from fspo.base.errors import UserError
 from fspo.base.processes import in_processes
+from fspo.rules import Rule
 from tests.analysis.conftest import rewrite
 
 FEW = Options(rules=("rloo", "fspo-kl"), targets=(0.9,), draws=2, bins=3)
@@ -123,7 +124,7 @@ def test_bands_that_follow_a_target_are_replayed_on_a_streamed_log(simulate, str
 
 
 def test_calibrate_and_sweep_say_what_they_read_of_a_large_log(simulate, stream, capsys):
-    stream(path := simulate(rollouts=4, width=0))
+    stream(path := simulate(rollouts=4, width=0, rule=Rule("none")))
     calibrate_run(path, ["fspo"], 0.8)
     sweep_main([str(path), "--only", "[outside]"])
     assert capsys.readouterr().err.count("the log is large: of") == 2
