@@ -127,8 +127,8 @@ check: $(READY) ## ruff and pyright
 	$(BIN)/ruff format --check .
 	NODE_OPTIONS=--max-old-space-size=8192 $(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY) ## a rollout step of this trainer and of TRL's on the CPU, into benchmarks/results
-	$(BIN)/python benchmarks/trl_rollout_step.py
+bench: $(READY) ## all benchmarks, into benchmarks/results
+	for script in $(filter-out %/measuring.py %/gpu.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 bench-gpu: $(READY) ## this package on a GPU, in parts; SHAPES=tiny runs the same code on a CPU
 	$(BIN)/python benchmarks/gpu.py --shapes $(SHAPES)
