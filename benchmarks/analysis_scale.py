@@ -1,6 +1,8 @@
-"""Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, and of `fspo analyse` with sketches.
+"""Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, of `fspo analyse` with sketches, and
+of the commands that users wait for.
 
     python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000]
+    python benchmarks/analysis_scale.py --run RUN      # analyse, doctor, figures, report, check, refusals
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
 is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow.parquet as pq
 from measuring import RESULTS, machine, write_results
 
 from fspo.advantages import advantages
@@ -102,7 +105,7 @@ def timed(*arguments: str | Path) -> dict[str, float]:
                 total += one.memory_full_info().pss
         peak = max(peak, total)
         time.sleep(0.1)
-    if process.returncode:
+    if process.returncode and arguments[0] != "train":  # its refusals are timed
         raise UserError(f"{' '.join(command)} ended with {process.returncode}")
     after, seconds = os.times(), time.perf_counter() - start
     cpu = after.children_user - before.children_user + after.children_system - before.children_system
@@ -114,13 +117,30 @@ def main() -> None:
     parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
     parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
+    parser.add_argument("--run", type=str, default="", help="time the commands on this trained run instead")
     options = parser.parse_args()
+    if options.run:
+        write_results(commands(Path(options.run)), RESULTS / "commands.json")
+        return
     if options.rows < 1000 * A_ROLLOUT:
         raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
     with tempfile.TemporaryDirectory() as folder:
         results = measure(Path(folder), options.rows, options.scored)
     print(json.dumps(results, indent=1))
     write_results(results, RESULTS / "analysis_scale.json")
+
+
+def commands(run: Path) -> dict[str, Any]:
+    """Time the commands on a trained run, `fspo check`, and refusals of `fspo train`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        words: dict[str, Any] = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
+        words["check"] = ("check", "--output", scratch)
+        words["train: folder of another run"] = ("train", "--output", str(run))
+        words["train: no such model"] = ("train", "--output", f"{scratch}/a", "--model.name_or_path", f"{scratch}/b")
+        words["train: no such rule"] = ("train", "--output", f"{scratch}/a", "--rule.preset", "fspoo")
+        found = {name: timed(*some) for name, some in words.items()}
+    rows = sum(pq.read_metadata(path).num_rows for path in log_paths(run))
+    return {"rows": rows, "commands": found} | machine("numpy", "pandas", "pyarrow", "matplotlib", "seaborn", "fspo")
 
 
 def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
