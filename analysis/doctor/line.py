@@ -173,11 +173,32 @@ class Line:
         large = number[mean > self.rms**2 / 4]
         return int(large[0]) if len(large) else None
 
+    def began(self) -> int:
+        """Return the first rollout of a rise: of the lines that are level and rise from one rollout on, the one that
+        fits the mean of x^2 / L of the rollouts best begins there."""
+        number, mean = self.by_rollout
+
+        def rest(before: int) -> float:
+            bent = np.stack([np.ones(len(number)), np.maximum(np.arange(len(number)) - before, 0)], 1)
+            return float(np.sum((mean - bent @ np.linalg.lstsq(bent, mean)[0]) ** 2))
+
+        return int(number[min(range(len(number) - 1), key=rest) + 1])
+
+    @cached_property
+    def above_0(self) -> bool:
+        """Whether the mean of x lies above 0 by more than noise explains. No distribution that drew the responses gives
+        this: the mean of log p - log q under q is -KL."""
+        mean = float(self.x.mean()) if self.n else 0.0
+        return self.n >= MIN_ROWS and mean > max(OFFSET, 5 * float(self.x.std()) / math.sqrt(self.n))
+
     @cached_property
     def fit(self) -> tuple[float, float, float, float]:
         """The line a + b L fitted to the rows' x + k3 with weights 1/L: a, b and the standard error of each."""
+        return self._fitted(self.y)
+
+    def _fitted(self, values: Floats) -> tuple[float, float, float, float]:
         n, over, L = self.n, float(np.sum(1 / self.L)), float(self.L.sum())
-        y, y_over, square_over = (float(v.sum()) for v in (self.y, self.y / self.L, self.y**2 / self.L))
+        y, y_over, square_over = (float(v.sum()) for v in (values, values / self.L, values**2 / self.L))
         determinant = over * L - n**2
         if n < 3 or determinant <= 1e-9 * n**2:
             rest = math.sqrt(square_over / max(n, 1))
@@ -189,8 +210,9 @@ class Line:
 
     @property
     def per_response(self) -> bool:
-        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length."""
-        a, b, a_error, _ = self.fit
+        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length. If the mean of x is
+        above 0 it is that of x, because y says little of a large x."""
+        a, b, a_error, _ = self._fitted(self.x) if self.above_0 else self.fit
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
     def systematic(self, apart: float = 0.0) -> bool:
@@ -222,12 +244,14 @@ class Line:
                 f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two distributions of which "
                 "one drew"
             )
+        above = f"its mean, {self.x.mean():+.2g} nats, lies above 0, where no distribution that drew puts it; "
+        above = above if self.above_0 else ""
         if self.per_response:
             token = "has a token less" if self.fit[0] < 0 else "has a token more"
-            return f"it does not grow with the length: the sum of {sampler} {token} than the trainer's"
+            return f"{above}its mean does not grow with the length: the sum of {sampler} {token} than the trainer's"
         return (
-            f"it grows with the length: {sampler} are not those of the distribution that drew, but of another "
-            "temperature, of other weights or of another model"
+            f"{above}its mean grows with the length: {sampler} are not those of the distribution that drew, but of "
+            "another temperature, of other weights or of another model"
         )
 
     def evidence(self, name: str) -> tuple[Evidence, Evidence]:

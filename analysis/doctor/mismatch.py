@@ -40,7 +40,7 @@ RISE = 2.0
 SAMPLER = "the sampler's log-probs"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
-    "a product weight capped at 2 leaves": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    "a product weight capped at 2 averages": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
     PRODUCT: CORRECTIONS["mis"],
     "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
@@ -51,16 +51,17 @@ USED = "the correction in use takes from"
 
 @dataclass(frozen=True)
 class Mismatch:
-    """The mismatch x of sampler and trainer in the first row of each response: E or, where E is unknown, D + E.
+    """The mismatch x of sampler and trainer in the first row of each response: E or, where fewer than ``MIN_ROWS`` rows
+    have an E, D + E.
 
     Attributes
     ----------
     line : Line
-        The size of E or, where fewer than ``MIN_ROWS`` rows have an E, of D + E.
+        The size of x.
     of_E : bool
-        Whether ``line`` is of E.
-    x, k3, L : float array (N,)
-        x, the sum of e^s - 1 - s over its token log-ratios s (NaN where unknown), and the length.
+        Whether x is E.
+    k3 : float array (n,)
+        The sum of e^s - 1 - s over the token log-ratios s of x, NaN where unknown, of the line's rows.
     weight, token, below : AnytimeMean
         Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
         ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
@@ -68,9 +69,7 @@ class Mismatch:
 
     line: Line
     of_E: bool
-    x: Floats
     k3: Floats
-    L: Floats
     weight: AnytimeMean
     token: AnytimeMean
     below: AnytimeMean
@@ -80,11 +79,10 @@ class Mismatch:
         """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks those logged whatever their reward."""
         first = rows.first & (rows["length"] >= 1)
         both, rows = ratio(rows.columns, "behaviour")[first], rows.take(first)
-        E, L, rollout, response = rows["engine_log_ratio"], rows.L, rows["rollout"], rows["response_id"]
-        E_k3, both_k3 = rows["engine_k3_sum"], rows["behaviour_k3_sum"]
+        E, rollout = rows["engine_log_ratio"], rows["rollout"]
         of_E = bool(np.isfinite(E).sum() >= MIN_ROWS)
-        line = Line(E if of_E else both, L, rollout, E_k3 if of_E else both_k3, response)
-        x, k3 = np.where(np.isfinite(E), E, both), np.where(np.isfinite(E), E_k3, both_k3)
+        x, k3 = (E, rows["engine_k3_sum"]) if of_E else (both, rows["behaviour_k3_sum"])
+        line = Line(x, rows.L, rollout, k3, rows["response_id"])
         drawn, known = fair[first], np.isfinite(k3)
         weight = AnytimeMean.of((importance_weight(x) - 1)[drawn], rollout[drawn], EACH)
         token = AnytimeMean.of((k3 + x)[drawn], rollout[drawn], EACH, LOST, GAINED)
@@ -92,8 +90,7 @@ class Mismatch:
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
         below = AnytimeMean.of(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed], EACH)
-        good = np.isfinite(x)
-        return Mismatch(line, of_E, x[good], k3[good], L[good], weight, token, below)
+        return Mismatch(line, of_E, k3[np.isfinite(x)], weight, token, below)
 
     def answer(
         self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
@@ -141,9 +138,13 @@ class Mismatch:
         elif rise > RISE and last > LARGE / 4:
             what = f"it rises over the run, {rise:.1f} times: the sampler leaves the trainer as weights move"
             fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
+            since = line.began()
         else:
             what, since, noise = "noise: its mean is -E[k3], as of two distributions of which one drew", None, True
             fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
+            if line.rms > LARGE:
+                what += ", but larger than another precision makes it: older weights, or others, sampled"
+                fix = "compare the versions of the weights that sampled and that gave the old log-probs"
         groups, done = self.rivals(correction) if line.n else ([], {})
         rivals = ", ".join(f"{name} {_listed([f'{100 * x:.3g}' for x in shares])} %" for name, shares in done.items())
         rivals = f"Of responses of {_listed(groups)} {rivals}" if done else ""
@@ -204,16 +205,17 @@ class Mismatch:
             By name of the correction: share of each group's responses that it masks, or their mean weight that it
             leaves.
         """
-        octave = np.log2(self.L).astype(np.int64)
+        x, L = self.line.x, self.line.L
+        octave = np.log2(L).astype(np.int64)
         n = np.bincount(octave)
         bins = np.flatnonzero((n > 0) & (n >= min(MIN_ROWS, n.sum() / 4))).tolist()
         groups = {f"{2**k} to {2 ** (k + 1) - 1} tokens": octave == k for k in (*bins[:1], *bins[-1:])}
         groups["all lengths"] = octave >= 0
-        A, done = np.ones_like(self.x), {}
-        rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -self.x) / self.L)), 0.0)
+        A, done = np.ones_like(x), {}
+        rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -x) / L)), 0.0)
         used = {USED: correction} if correction is not None and correction.level == "sequence" else {}
         for name, rule in (RIVALS | used).items():
-            applied = rule.apply(self.x, self.L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
+            applied = rule.apply(x, L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
             effect = np.asarray(applied.clipped_weight if rule.outside == "cap" else applied.side != 0, np.float64)
             effect = 1 - effect if name == USED and rule.outside == "cap" else effect
             done[name] = [max(float(effect[which].mean()), 0.0) for which in groups.values()]

@@ -196,8 +196,10 @@ def numerics(p: Patient) -> Answer:
     if few := enough(still) or enough(p.moved):
         return not_checked(f"too few rows before, or after, the first update of a rollout: {few}")
     before, after = p.out_of_band(still), p.out_of_band(p.moved)
-    if before is None or after is None or not np.any(still.S):
-        return not_checked("S is exactly 0 before the first update, or the log names no band")
+    if before is None or after is None:
+        return not_checked("the log names no band")
+    if not np.any(still.S):
+        return clear("S is exactly 0 before the first update: no noise floor")
     floor = still.share("out of band before any update", before)
     measured = p.moved.share("out of band after updates", after)
     if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:

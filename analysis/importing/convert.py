@@ -159,7 +159,7 @@ class Converter:
                 )
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
-        rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers
+        rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers + 1  # the row's number
         for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):
             if len(np.unique(chunk[place].numbers())) > 1 and not any(map(columns.is_list, TOKENS)):
                 raise UserError(
@@ -206,11 +206,13 @@ class Converter:
                 )
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
-        """Return the version of the weights that sampled each response (N,), in updates; of versions by token that of
-        the first for behaviour_version and of the last for behaviour_version_last.
+        """Return the version of the weights that sampled each response (N,), in updates; of versions by token, or by
+        call of the sampler, that of the first for behaviour_version and of the last for behaviour_version_last.
         """
         if columns.is_list(name):
-            flat, row = columns.kept(name)
+            flat, row = columns.values[name].lists()
+            if columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
+                flat, row = columns.kept(name)  # one version for each token
             known = pd.Series(flat).groupby(row).agg("first" if name == "behaviour_version" else "last")
             version = known.reindex(np.arange(len(columns.values[name]))).to_numpy()
         else:

@@ -23,7 +23,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     # Each key is our name of a column. Its value lists the names that other trainers have for the column, the most
     # specific first. Case does not matter.
     "rollout": ("rollout", "rollout_id", "generation_step"),
-    "step": ("step", "global_step", "training_step", "train_step", "iteration", "iter", "_step"),
+    "step": ("step", "global_step", "global_steps", "training_step", "train_step", "iteration", "iter", "_step"),
     "phase": ("phase",),
     "behaviour_version": (
         *("behaviour_version", "behavior_version", "policy_versions", "min_global_steps", "weight_versions"),

@@ -116,19 +116,21 @@ def digest_of(run: Path) -> TokenDigest | None:
         return None
 
 
-def placeholders(values: Floats) -> Mask:
-    """Return which log-probabilities (n,) stand for missing ones.
+def placeholders(values: Floats, row: Ints) -> Mask:
+    """Return which log-probabilities (n,), of the responses ``row`` (n,), stand for missing ones.
 
-    They are at or below -1000, or one value below -2 that five tokens or more hold to the last digit, and at least half
-    of all tokens within a quarter of it.
+    They are at or below -1000, or one value below -.5 that five tokens or more hold to the last digit, at three places
+    in their responses or more (equal beginnings have equal log-probabilities, at one place), and five times as many as
+    hold any other value within a quarter of it (rounded log-probabilities repeat too).
     """
     found = values <= -1000
-    low = values[(values < -2) & ~found]
-    one, count = np.unique(low, return_counts=True)
+    place = np.arange(len(row)) - np.searchsorted(row, row)
+    one, count = np.unique(values[(values < -0.5) & ~found], return_counts=True)
     for value in one[count >= 5]:
-        near = (low >= 1.25 * value) & (low <= 0.75 * value)
-        if 2 * np.sum(low == value) >= near.sum():
-            found |= values == value
+        near = (one >= 1.25 * value) & (one <= 0.75 * value) & (one != value)
+        held = values == value
+        if held.sum() >= 5 * max(count[near], default=1) and len(np.unique(place[held])) >= 3:
+            found |= held
     return found
 
 
@@ -171,7 +173,7 @@ class Watch:
         lost = np.zeros(len(row), bool)
         base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
         for values in (found[name] for name in ("new", "old", "sampler") if name in found):
-            held = placeholders(values) & ~lost
+            held = placeholders(values, row) & ~lost
             self.digest.placeholder.add(np.maximum(values[held], -1e300), row[held], ids)
             lost |= held
         if against == "sampler":

@@ -53,12 +53,12 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
     little = (noise + k3) / 5 - k3 / 25  # its mean is -E[k3], as that of the larger noise
     assert "one program" in said(engine(little, L, k3 / 25, same=True))
     assert "mismatch" not in engine(little, L, k3 / 25)
-    assert "not noise alone: it grows with the length" in said(engine(little - 0.003 * L, L, k3 / 25))
+    assert "not noise alone: its mean grows with the length" in said(engine(little - 0.003 * L, L, k3 / 25))
 
 
 def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     """A D + E without noise of .3 nats at 16 tokens and 1.5 at 1024: exp(.3), exp(1.5) > 3, .3/16 and 1.5/1024 > .001;
-    the sqrt mask keeps .3 < .1 sqrt(16) and 1.5 < .1 sqrt(1024). A product weight capped at 2 leaves 1.35 and 2."""
+    the sqrt mask keeps .3 < .1 sqrt(16) and 1.5 < .1 sqrt(1024). The weights capped at 2 are e^.3, e^-.3, 2, e^-1.5."""
     L = np.repeat([16.0, 1024.0], 100)
     rows = rows_of(200, length=L, behaviour_log_ratio=np.where(L < 20, 0.3, 1.5) * np.tile([1, -1], 100))
     mismatch = Mismatch.of(rows, np.ones(200, bool))
@@ -67,9 +67,47 @@ def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     assert done["the product mask (mis) masks"] == [0, 1, 0.5]
     assert done["the geometric mask (geo-mask) masks"][0] == 1
     assert done["the sqrt mask (engine-sqrt) masks"][1] == 0
-    assert done["a product weight capped at 2 leaves"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
+    assert done["a product weight capped at 2 averages"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
     assert "D + E of sampler and trainer (versions unknown: lag may be in it)" in mismatch.answer().summary
     assert "the product mask (mis) masks 0, 100 and 50 %" in mismatch.answer().summary
+
+
+def test_a_temperature_is_no_token_more_where_only_sums_are_known():
+    """log p - log q has the mean .05 L, or 2 whatever the length; of 16 to 600 tokens e^x is beyond e^3 in most."""
+    rng, n = np.random.default_rng(4), 4000
+    L = np.exp(rng.uniform(np.log(16), np.log(600), n)).round()
+    noise = 0.1 * np.sqrt(L) * rng.standard_normal(n)
+    warm = said(engine(0.05 * L + noise, L, np.nan * L))
+    assert "lies above 0, where no distribution that drew puts it" in warm
+    assert "its mean grows with the length" in warm
+    assert "another temperature" in warm
+    more = said(engine(2 + noise / 5, L, np.nan * L))
+    assert "lies above 0" in more
+    assert "does not grow with the length: the sum of the sampler's log-probs has a token more" in more
+
+
+def test_statements_about_E_do_not_mix_in_the_policy_lag():
+    """E is noise of .05 a root token. D + E is .3 nats a token off, by older weights."""
+    rng, n = np.random.default_rng(8), 4000
+    L = rng.integers(16, 256, n) * 1.0
+    E = 0.05 * np.sqrt(L) * rng.standard_normal(n) - 0.05**2 / 2 * L
+    E[::2] = np.nan
+    both = np.nan_to_num(E) - 0.3 * L
+    rows = rows_of(n, length=L, engine_log_ratio=E, engine_k3_sum=E * 0 + 0.05**2 / 2 * L, behaviour_log_ratio=both)
+    answer = Mismatch.of(rows, np.ones(n, bool)).answer()
+    assert answer.evidence[0].value == pytest.approx(1, abs=0.05)  # with D + E it is about .5
+    assert answer.status == "clear" or answer.severity == Severity.INFO
+
+
+@pytest.mark.parametrize(("size", "words"), [(0.08, "nothing is wrong with the tokens"), (0.3, "compare the versions")])
+def test_noise_beyond_any_precision_points_at_the_weights(size, words):
+    rng, n = np.random.default_rng(7), 4000
+    L = rng.integers(16, 64, n) * 1.0
+    noise = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
+    found = engine(noise, L, size**2 / 2 * L)["mismatch"]
+    assert found.severity == Severity.INFO
+    assert words in found.fix
+    assert ("larger than another precision makes it" in found.summary) == (size > 0.1)
 
 
 def test_few_responses_that_carry_the_mismatch_are_named():
@@ -97,6 +135,18 @@ def test_a_mismatch_that_rises_over_the_run_is_a_warning(rises, from_on):
     assert ("rises over the run" in said(found)) == (rises == 1.0)
     if rises == 1.0:
         assert found["mismatch"].severity == Severity.WARNING
+
+
+def test_a_rise_begins_where_it_begins():
+    """The variance of E is level for 20 rollouts and then rises by as much in each of 20 more."""
+    rng, n = np.random.default_rng(5), 16_000
+    L, at = rng.integers(16, 64, n) * 1.0, np.arange(n) * 40 // n
+    size = np.sqrt(0.02**2 + 0.0005 * np.maximum(at - 19, 0))
+    E = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
+    rows = rows_of(n, length=L, rollout=at, engine_log_ratio=E, engine_k3_sum=size**2 / 2 * L, behaviour_log_ratio=E)
+    found = Mismatch.of(rows, np.ones(n, bool)).answer()
+    assert "rises over the run" in found.summary
+    assert abs(found.since - 20) <= 2
 
 
 def test_the_cause_that_the_tokens_show_is_named_before_all_others():

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.importing.run import ImportOptions, import_run
-from analysis.importing.watch import digest_of
+from analysis.importing.watch import digest_of, placeholders
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from tests.analysis.importing.made import imported, write
@@ -99,6 +99,22 @@ def test_versions_within_a_response_and_a_rollout_of_ten_digits(tmp_path):
     report, _ = taken(tmp_path, [row, {**row, "step": 99_999_999}])
     assert "2 of 2 responses were sampled by several versions of the weights" in report.notes
     assert read_log(tmp_path / "run").column("rollout").tolist() == [99_999_999, 2_147_000_000]
+
+
+@pytest.mark.parametrize(
+    ("versions", "mask", "last"),
+    [(["17"], [1, 1, 1], 17), (["17", "18"], [1, 1, 0], 18), (["17", "18", "99"], [1, 1, 0], 18)],
+)
+def test_versions_of_each_call_and_of_each_token(tmp_path, versions, mask, last):
+    """slime writes one version for each call of the sampler, others one for each token, of which the mask leaves out
+    the third."""
+    row = {"global_steps": 4, "prompt": "p", "weight_versions": versions, "loss_mask": mask}
+    row |= {"log_probs": [-1.0, -2.0, -1.0], "rollout_log_probs": [-1.5, -2.0, -1.0]}
+    taken(tmp_path, [row])
+    log = read_log(tmp_path / "run")
+    assert [log.column(name).tolist() for name in ("behaviour_version", "behaviour_version_last")] == [[17], [last]]
+    assert log.column("rollout").tolist() == [4]
+    assert log.column("response_id").tolist() == [1]  # rows count from 1
 
 
 def test_steps_with_a_prefix_on_alternating_lines(tmp_path):
@@ -237,6 +253,23 @@ def test_placeholders_are_left_out(tmp_path, value, count):
     assert np.abs(log.column("behaviour_log_ratio")).max() < 1
 
 
+@pytest.mark.parametrize(
+    ("grid", "at", "told"),
+    [
+        (0, np.arange(6) * 7, True),
+        (0, np.arange(6) * 30, False),  # at one place of six responses, as where they begin alike
+        (1 / 32, np.arange(6) * 7, False),  # each of 64 values is there about 47 times
+        (1 / 32, np.arange(400) * 7, True),
+    ],
+)
+def test_a_repeated_value_among_like_ones_is_a_placeholder(grid, at, told):
+    """-5 stands in six or 400 tokens among 3,000 from -4 to -6, exact or rounded to a grid."""
+    values, row = np.random.default_rng(3).uniform(-6, -4, 3000), np.repeat(np.arange(100), 30)
+    values = np.round(values / grid) * grid if grid else values
+    values[at] = -5.0
+    assert np.array_equal(placeholders(values, row), (values == -5.0) & told)
+
+
 def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
     old, sampler = pairs()
     sampler[5, 10:14] = 0.0
@@ -294,7 +327,7 @@ def test_other_logits_are_no_temperature(tmp_path, spread):
 
 def test_confident_disagreement_means_other_weights_and_one_row_does_not(tmp_path):
     old, sampler = pairs()
-    sure = np.argwhere(sampler > -0.1)[::15]
+    sure = np.argwhere((sampler > -0.1) & (old < 0))[::15]
     old[tuple(sure.T)] -= 3.0
     found, notes, _ = noticed(tmp_path, old, sampler)
     assert (found.confident.count, found.cause) == (len(sure), "weights")
