@@ -196,7 +196,7 @@ class Line:
         """The line a + b L fitted to the rows' x + k3 with weights 1/L: a, b and the standard error of each."""
         return self._fitted(self.y)
 
-    def _fitted(self, values: Floats) -> tuple[float, float, float, float]:
+    def _fitted(self, values: NDArray[np.floating]) -> tuple[float, float, float, float]:
         n, over, L = self.n, float(np.sum(1 / self.L)), float(self.L.sum())
         y, y_over, square_over = (float(v.sum()) for v in (values, values / self.L, values**2 / self.L))
         determinant = over * L - n**2
