@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ class Reproduction:
             raise UserError(f"{self.root} holds files, and none that fspo reproduce wrote: name another --output")
         check_output(self.root / "checks")
         given = read_estimates([Path(file) for file in self.options.estimates or ()], self.design.seeds)
-        mine = [run for run in self.every_run() if not holds(given, run.task, run.runs, run.arm, run.seed)]
+        every = (run for task in self.tasks for run in planned(self.design, task, self.options.folder(task), threads=1))
+        mine = [run for run in every if not holds(given, run.task, run.runs, run.arm, run.seed)]
         if not mine:
             raise UserError("--estimates holds every run of the preset, so no run is left to show: leave a file out")
         checks = self.check_theory()
@@ -71,11 +72,6 @@ class Reproduction:
         if self.options.preset != "paper":
             print(next_step("reproduce", [], " --preset paper"))
         return 0 if checks["exit_status"] == 0 else 1
-
-    def every_run(self) -> Iterator[PlannedRun]:
-        """Yield the runs of all tasks."""
-        for task in self.tasks:
-            yield from planned(self.design, task, self.options.folder(task), threads=1)
 
     def check_theory(self) -> dict[str, Any]:
         """Run the theory checks and return their report. A failed check does not stop the later stages."""
