@@ -24,24 +24,24 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_497,
-    "analysis": 7_834,
+    "fspo": 16_437,
+    "analysis": 7_813,
     "analysis/claims": 550,
     "analysis/doctor": 2_670,
-    "analysis/importing": 1_731,
-    "figures": 2_897,
-    "figures/page": 451,
-    "proofs_check": 4_948,
+    "analysis/importing": 1_730,
+    "figures": 2_888,
+    "figures/page": 448,
+    "proofs_check": 4_940,
     "studies": 1_200,
     "benchmarks": 948,
     "docs": 203,
     "examples": 203,
-    "paper_repro.py": 179,
+    "paper_repro.py": 175,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 40_210, 25_080
+PYTHON_LINES, TEST_LINES = 40_205, 25_073
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 28_650
 """Ceiling of the words in all Markdown files."""
@@ -53,7 +53,7 @@ SENTENCE, PARAGRAPH, DECIMALS = 20, 80, 5
 paragraph, and decimal numbers, which belong into tables."""
 MORE_DECIMALS = {"docs/theory.md": 31, "docs/findings.md": 118, "docs/studies.md": 19, "docs/other_trainers.md": 13}
 """Pages with more decimal numbers."""
-OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 150, 11, 212, 14, 12, 73
+OPTIONS, TABLE_COUNT, COLUMNS, FIGURE_COUNT, PRESET_COUNT, CHECK_COUNT = 144, 11, 212, 14, 12, 73
 
 
 def tracked(pattern: str) -> list[str]:
