@@ -94,7 +94,9 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     captions = json.loads((out / "figures" / "captions.json").read_text())
     assert not any("write the tables again" in c["skipped"] for c in captions)
     drawn = {c["name"] for c in captions if not c["skipped"]}
-    assert drawn >= {"acceptance_by_length", "cosine_by_rule", "cosine_bound", "error_split", "variance_scaling"}
+    assert drawn >= {"acceptance_by_length", "cosine_bound", "error_split", "variance_scaling"}
+    why = next(c["skipped"] for c in captions if c["name"] == "cosine_by_rule")
+    assert not why or "fewer than 5 clusters" in why  # some warm-ups leave so few prompts a gradient
 
 
 def test_the_longer_task_ranges_over_six_doublings_and_fits_its_limit() -> None:
