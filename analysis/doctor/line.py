@@ -175,12 +175,12 @@ class Line:
 
     def began(self) -> int:
         """Return the first rollout of a rise: of the lines that are level and rise from one rollout on, the one that
-        fits the mean of x^2 / L of the rollouts best begins there."""
-        number, mean = self.by_rollout
+        fits the root mean square of x / sqrt(L) of the rollouts best begins there."""
+        number, size = self.by_rollout[0], np.sqrt(self.by_rollout[1])
 
         def rest(before: int) -> float:
-            bent = np.stack([np.ones(len(number)), np.maximum(np.arange(len(number)) - before, 0)], 1)
-            return float(np.sum((mean - bent @ np.linalg.lstsq(bent, mean)[0]) ** 2))
+            bent = np.stack([np.ones(len(size)), np.maximum(np.arange(len(size)) - before, 0)], 1)
+            return float(np.sum((size - bent @ np.linalg.lstsq(bent, size)[0]) ** 2))
 
         return int(number[min(range(len(number) - 1), key=rest) + 1])
 

@@ -30,7 +30,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("versions", "head_version"),
     ),
     "behaviour_version_last": ("behaviour_version_last", "behavior_version_last", "max_global_steps", "tail_version"),
-    "prompt_id": ("prompt_id", "prompt_idx", "prompt_index", "group_id", "group", "uid", "task_id"),
+    "prompt_id": ("prompt_id", "prompt_idx", "prompt_index", "group_id", "group_index", "group", "uid", "task_id"),
     "response_id": ("response_id", "completion_id", "sample_id", "request_id"),
     "prompt": ("prompt", "input", "question", "prompts", "prompt_ids", "prompt_token_ids"),
     "tokens": ("token_ids", "input_ids"),

@@ -138,10 +138,10 @@ def test_a_mismatch_that_rises_over_the_run_is_a_warning(rises, from_on):
 
 
 def test_a_rise_begins_where_it_begins():
-    """The variance of E is level for 20 rollouts and then rises by as much in each of 20 more."""
+    """The size of E is level for 20 rollouts and then rises by as much in each of 20 more."""
     rng, n = np.random.default_rng(5), 16_000
     L, at = rng.integers(16, 64, n) * 1.0, np.arange(n) * 40 // n
-    size = np.sqrt(0.02**2 + 0.0005 * np.maximum(at - 19, 0))
+    size = 0.02 + 0.005 * np.maximum(at - 19, 0)
     E = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
     rows = rows_of(n, length=L, rollout=at, engine_log_ratio=E, engine_k3_sum=size**2 / 2 * L, behaviour_log_ratio=E)
     found = Mismatch.of(rows, np.ones(n, bool)).answer()
