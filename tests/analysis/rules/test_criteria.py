@@ -24,12 +24,13 @@ X = [[-0.5, -0.5, -0.5, -0.5], [0.6], [0.4, -0.4], [0.5], [-0.2]]
 
 
 def table(x):
+    sampler = [[-2.0 - 0.001 * i - 1e-6 * t for t in range(len(row))] for i, row in enumerate(x)]
     return {
         "step": [0] * len(x),
         "prompt": [str(i // 2) for i in range(len(x))],
         "advantages": [1.0 if i % 2 else -1.0 for i in range(len(x))],
-        "old_log_probs": [[-2.0 + v for v in row] for row in x],
-        "rollout_log_probs": [[-2.0] * len(row) for row in x],
+        "old_log_probs": [[s + v for s, v in zip(*pair, strict=True)] for pair in zip(sampler, x, strict=True)],
+        "rollout_log_probs": sampler,
     }
 
 
@@ -37,7 +38,7 @@ def table(x):
 def test_a_criterion_rejects_the_responses_that_it_puts_highest(tmp_path, name):
     imported(tmp_path, table(X))
     rows = load_run(tmp_path / "run", on="behaviour").rows
-    values = np.array(BY_HAND[name])[rows.response]
+    values = np.array(BY_HAND[name])[rows.response - 1]
     for share, kept in ((0.2, 1), (0.4, 2), (0.6, 3), (0.8, 4)):
         case = next(case for case in criterion_cases((share,), "behaviour") if case.name == name)
         found = evaluate(case, rows, np.zeros(len(rows), int), "band")
@@ -74,7 +75,9 @@ def test_the_largest_token_of_the_engine_is_that_of_the_mismatch_where_D_is_0(tm
     imported(tmp_path, table(X) | versions)
     engine, both = (load_run(tmp_path / "run", on=on).rows for on in ("engine", "behaviour"))
     assert (
-        engine.k2_max.tolist() == both.k2_max.tolist() == pytest.approx(np.array(BY_HAND["seq_max_k2"])[both.response])
+        engine.k2_max.tolist()
+        == both.k2_max.tolist()
+        == pytest.approx(np.array(BY_HAND["seq_max_k2"])[both.response - 1])
     )
     assert engine.k3_max.tolist() == both.k3_max.tolist()
 

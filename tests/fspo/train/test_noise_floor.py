@@ -27,9 +27,8 @@ def largest(log, source):
 
 
 def test_float32_stays_at_rounding(log):
-    for source in ("training", "alone", "engine"):
-        assert largest(log, source) < 1e-4, source
-    assert largest(log, "alone") > 0  # another padding, another batch
+    found = [largest(log, source) for source in ("training", "alone", "engine")]
+    assert 0 < max(found) < 1e-4  # another padding, another batch, though a processor may give one of them the same
 
 
 def test_rows_of_the_engine_are_the_mismatch_token_by_token(log):
