@@ -143,8 +143,8 @@ class Mismatch:
             what, since, noise = "noise: its mean is -E[k3], as of two distributions of which one drew", None, True
             fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
             if line.rms > LARGE:
-                what += ", but larger than another precision makes it: older weights, or others, sampled"
-                fix = "compare the versions of the weights that sampled and that gave the old log-probs"
+                what += ", but larger than bfloat16 makes it: coarser numbers (fp8, int8) or other weights sampled"
+                fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
         groups, done = self.rivals(correction) if line.n else ([], {})
         rivals = ", ".join(f"{name} {_listed([f'{100 * x:.3g}' for x in shares])} %" for name, shares in done.items())
         rivals = f"Of responses of {_listed(groups)} {rivals}" if done else ""
@@ -242,7 +242,8 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     lag = rows["policy_version"] - rows["updates_since_rollout"] - rows["behaviour_version"]
     known = rows.first & (rows["length"] >= 1) & np.isfinite(lag)
     if not known.any():
-        return not_checked("the log holds no behaviour_version")
+        lacking = [name for name in ("policy_version", "behaviour_version") if not np.isfinite(rows[name]).any()]
+        return not_checked(f"the log holds no {' and no '.join(lacking)}")
     lag, D, both, rollout = (
         x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
     )

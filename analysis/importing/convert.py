@@ -83,6 +83,12 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
     if {"logp_prox", "weight_versions"} & present.keys():  # AReaL's logprobs are the engine's, slime's the old policy's
         role = "sampler" if "logp_prox" in present else "old"
         known |= {role: (*COLUMNS[role], "logprobs"), "new": ("new_logprobs",)}
+    elif (
+        "logp_old" in present
+        and not {*map(canonical, COLUMNS["sampler"])} & present.keys()
+        and present.get("logp", "").rpartition(".")[2].lower() in ("logprobs", "token_logprobs")
+    ):
+        known |= {"new": ("new_logprobs",)}  # inference engines write this name too, so ask
     for ours, aliases in known.items():
         hits = [present[alias] for alias in map(canonical, aliases) if alias in present and present[alias] not in taken]
         by_words = [name for name in names if role_of(name) == ours and name not in taken]

@@ -121,7 +121,8 @@ def _missing(report: Report) -> Iterator[str]:
         )
     if "behaviour_log_ratio" in report.derived and "engine_log_ratio" not in found:
         lacking = [name for name in ("policy_version", "behaviour_version") if name not in used]
-        yield f"no {' and no '.join(lacking)}: D + E is known, and neither D nor E alone"
+        steps = "; if the step counts updates, say --columns policy_version=STEP" * (lacking == ["policy_version"])
+        yield f"no {' and no '.join(lacking)}: D + E is known, and neither D nor E alone{steps}"
     if "advantage" not in found:
         yield (
             "no advantages, and no rewards of groups to make them of: A counts as 0, so only the band acceptance is "

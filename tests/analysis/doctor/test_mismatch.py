@@ -99,7 +99,9 @@ def test_statements_about_E_do_not_mix_in_the_policy_lag():
     assert answer.status == "clear" or answer.severity == Severity.INFO
 
 
-@pytest.mark.parametrize(("size", "words"), [(0.08, "nothing is wrong with the tokens"), (0.3, "compare the versions")])
+@pytest.mark.parametrize(
+    ("size", "words"), [(0.08, "nothing is wrong with the tokens"), (0.3, "compare precision, and versions")]
+)
 def test_noise_beyond_any_precision_points_at_the_weights(size, words):
     rng, n = np.random.default_rng(7), 4000
     L = rng.integers(16, 64, n) * 1.0
@@ -107,7 +109,7 @@ def test_noise_beyond_any_precision_points_at_the_weights(size, words):
     found = engine(noise, L, size**2 / 2 * L)["mismatch"]
     assert found.severity == Severity.INFO
     assert words in found.fix
-    assert ("larger than another precision makes it" in found.summary) == (size > 0.1)
+    assert ("larger than bfloat16 makes it" in found.summary) == (size > 0.1)
 
 
 def test_few_responses_that_carry_the_mismatch_are_named():

@@ -101,6 +101,15 @@ def test_versions_within_a_response_and_a_rollout_of_ten_digits(tmp_path):
     assert read_log(tmp_path / "run").column("rollout").tolist() == [99_999_999, 2_147_000_000]
 
 
+@pytest.mark.parametrize("name", ["logprobs", "per_token_logps"])
+def test_logprobs_beside_old_ones_may_be_the_samplers(tmp_path, name):
+    """rLLM's logprobs are the sampler's, TRL's per_token_logps the trainer's."""
+    row = {"step": 1, "prompt": "p", "old_log_probs": [-1.0, -2.0], name: [-1.5, -2.0]}
+    report, _ = taken(tmp_path, [row])
+    assert any("whose log-probabilities are these? logprobs" in note for note in report.notes) == (name == "logprobs")
+    assert ("new" in report.columns) == (name != "logprobs")
+
+
 @pytest.mark.parametrize(
     ("versions", "mask", "last"),
     [(["17"], [1, 1, 1], 17), (["17", "18"], [1, 1, 0], 18), (["17", "18", "99"], [1, 1, 0], 18)],
