@@ -38,7 +38,6 @@ def main(folder: str) -> None:
         num_iterations=3, max_completion_length=8, max_steps=6, learning_rate=1e-3, optim="sgd",
         rule="fspo-kl", drift_source="lagged", adapt="range", target=0.7,
         aggregation="token", range_lo=0.01, range_hi=0.01,
-        correction="engine-sqrt", correction_range_lo=0.3, correction_range_hi=0.3,
     )  # fmt: skip
     trainer = FSPOTrainer(
         model=build_embedded_model(0),
