@@ -2,8 +2,7 @@
 
 ``fspo.load_run``, ``fspo.analyse`` and ``fspo.doctor`` take a run folder or a DataFrame and return DataFrames;
 ``fspo.Rule`` and ``fspo.preset`` are the clip rules, ``fspo.GradLogWriter`` writes a log from another training loop,
-``fspo.Trainer`` with ``fspo.TrainConfig`` trains. Each of these names is imported when it is first used.
-"""
+``fspo.Trainer`` with ``fspo.TrainConfig`` trains. Each of these names is imported when it is first used."""
 
 from importlib import import_module
 from typing import Any

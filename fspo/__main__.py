@@ -76,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns the exit status.
 
-    Raises UserError if no command has the given name.
-    """
+    Raises UserError if no command has the given name."""
     name, *words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(usage(), end="")

@@ -26,7 +26,9 @@ EXAMPLES = """examples:
 def run_suite(
     out: Path, checks: Sequence[Check], seed: int = 0, jobs: int = 1, strict: bool = False, progress: bool = True
 ) -> tuple[list[Row], int]:
-    """Run checks, write the report to ``out`` and return (rows, exit status).
+    """Run checks, write the report to the folder ``out``, and return the report's rows and the exit status. ``seed`` is
+    the root of every random stream, ``jobs`` the number of processes; with ``strict`` a check that could not be run
+    counts as a failure; ``progress`` shows a progress bar.
 
     Raises
     ------

@@ -1,6 +1,5 @@
 """List all checks of the theory in the order of the statements of docs/theory.md. They come from the modules of the
-folder ``checks`` and from the Coq proofs (folder ``formal``).
-"""
+folder ``checks`` and from the Coq proofs (folder ``formal``)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with a
 show that it could have failed. Its near misses are false neighbours of the statement: one that passes is a
 failure of the suite. Its resolution is measured: evidence is gathered once and the statement is judged on it as it
 stands and made false by a number x, larger and larger, in one of its parts at a time; the resolution is the smallest x
-that is noticed in every part.
-"""
+that is noticed in every part."""
 
 from __future__ import annotations
 
@@ -54,12 +53,10 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a check's function.
-
-    Deterministic checks give ``margin``, the distance from failing in the unit ``unit``, negative if the statement is
-    false; checks on simulated data give ``p_value``, corrected for the several tests inside the check. NaN in either
-    says that there was too little data. A check that could not be run gives the reason in ``not_run``.
-    """
+    """The result of a check's function. Deterministic checks give ``margin``, the distance from failing in the unit
+    ``unit``, negative if the statement is false. Checks on simulated data give ``p_value``, corrected for the several
+    tests inside the check. NaN in either says that there was too little data. A check that could not be run gives the
+    reason in ``not_run``."""
 
     margin: float = math.nan
     unit: str = ""
@@ -73,9 +70,8 @@ Test = Callable[[float], Outcome]
 
 
 def worst(*outcomes: Outcome) -> Outcome:
-    """Return, of several outcomes, one whose margin is NaN, or else the one with the smallest margin; of p-values the
-    least, times their number.
-    """
+    """Return one outcome for several that must hold together: of margins, one that is NaN, or else the smallest; of
+    p-values, the least times their number."""
     p_values = [outcome.p_value for outcome in outcomes if outcome.p_value is not None]
     if p_values:
         if len(p_values) < len(outcomes):
@@ -88,13 +84,14 @@ def worst(*outcomes: Outcome) -> Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """A test of several statements, the parts, that must hold together. ``on_error``: the margin where one raises."""
+    """A test of several statements, the parts, that must hold together. ``on_error`` is the margin if a part raises an
+    error."""
 
     tests: tuple[Test, ...]
     on_error: float = -math.inf
 
     def __call__(self, x: float, alone: int | None = None) -> Outcome:
-        """Judge all parts made false by x, or the part number ``alone`` by x and the others as they stand."""
+        """Judge all parts, each made false by x; or only the part number ``alone`` made false and the others true."""
         try:
             return worst(*(one(x if alone in (None, i) else 0.0) for i, one in enumerate(self.tests)))
         except Exception as error:  # an exception in one check must not lose the report on the other checks
@@ -102,7 +99,7 @@ class Parts:
 
 
 def failed(error: Exception, margin: float) -> Outcome:
-    """Return the outcome of a check that raised an exception."""
+    """Return the outcome of a check that raised an exception: ``margin``, with the exception as note."""
     return Outcome(margin, "exception", note=f"{type(error).__name__}: {error}")
 
 
@@ -112,12 +109,14 @@ Function = Callable[[np.random.Generator], "Test | Outcome"]
 
 @dataclass(frozen=True)
 class Check:
-    """One statement checked by one method.
+    """A statement checked by one method.
 
     Attributes
     ----------
     statement : str
         Id in docs/theory.md, such as "T7".
+    method : Method
+        How it is checked.
     name : str
         What exactly is checked. No two checks of one statement by one method have the same name.
     run : function of a Generator
@@ -126,7 +125,8 @@ class Check:
         Each name says in words how the statement is made false; the function tests that false variant. There is at
         least one.
     false : str
-        What x changes, after a number: "of a(l)", "nats of S". Empty if the statement has no x, as Coq's have not.
+        What the number x that makes the statement false changes, as words after a number: "of a(l)", "nats of S". Empty
+        if the statement has no x, as Coq's have not.
     sees : float
         Largest x that the check must notice. It is undecided if its measured resolution is coarser.
     """
@@ -145,7 +145,7 @@ class Check:
 
     @property
     def key(self) -> str:
-        """Return a name of the check that no other check has: statement, method and name."""
+        """Name of the check that no other check has: statement, method and name."""
         return f"{self.statement}/{self.method}/{self.name}"
 
 
@@ -155,7 +155,8 @@ _NEAR: dict[Callable[..., Any], dict[str, Function]] = {}
 
 
 def near_miss(name: str, /, **wrong: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a check's function with a near miss: the same function, called with the arguments ``wrong``."""
+    """Return a decorator that adds a near miss to a check's function: the same function, called with the arguments
+    ``wrong``. ``name`` says how they make the statement false."""
 
     def add(run: Callable[..., Any]) -> Callable[..., Any]:
         _NEAR[run] = {name: partial(run, **wrong), **_NEAR.get(run, {})}
@@ -167,7 +168,8 @@ def near_miss(name: str, /, **wrong: Any) -> Callable[[Callable[..., Any]], Call
 def check(
     statement: str, method: Method, name: str, false: str = "", sees: float = math.inf
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function, above its near misses, so that it is a `Check` of the catalogue."""
+    """Return a decorator, to be put above the near misses, that makes of a function a `Check` of the catalogue; the
+    arguments are attributes of `Check`."""
 
     def make(run: Callable[..., Any]) -> Callable[..., Any]:
         MADE.append(Check(statement, method, name, run, _NEAR.pop(run, {}), false, sees))
@@ -178,7 +180,8 @@ def check(
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the report: a check with its verdict, its measured resolution, and the verdicts of its near misses."""
+    """A row of the report: a check with its verdict, its measured resolution, and the verdicts of its near misses.
+    ``p_adjusted`` is the p-value corrected for the number of checks on simulated data."""
 
     statement: str
     method: str
@@ -203,9 +206,8 @@ class Row:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's step-down method, in the given order (Holm 1979). NaN stays NaN, but counts in
-    the number of tests.
-    """
+    """Return p-values adjusted by Holm's step-down method, in the given order (Holm 1979). NaN stays NaN, but is
+    counted."""
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -216,8 +218,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
     """Return the verdict on one outcome. ``p_adjusted`` is its p-value, corrected for the number of checks on simulated
-    data; with None, the outcome's own p-value counts, if it has one.
-    """
+    data; if it is None, the outcome's own p-value counts, if it has one."""
     if outcome.not_run:
         return Verdict.NOT_RUN
     if outcome.p_value is None:
@@ -232,15 +233,15 @@ def judge(outcome: Outcome, p_adjusted: float | None = None) -> Verdict:
 
 def generator(seed: int, key: str, role: str) -> np.random.Generator:
     """Return a random stream that depends only on the seed, the check's name and the role (the check itself, or one of
-    its near misses), and not on which other checks run.
-    """
+    its near misses), and not on which other checks run."""
     words = (zlib.crc32(key.encode()), zlib.crc32(role.encode()))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Outcomes of a check and its near misses, before Holm's correction for the number of checks on simulated data."""
+    """Outcomes of a check and its near misses, before Holm's correction for the number of checks on simulated data.
+    ``index`` is the check's place in the list, ``resolution`` the smallest x that it notices (None if it has no x)."""
 
     index: int
     outcome: Outcome
@@ -250,11 +251,9 @@ class Raw:
 
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
-    """Run one check and its near misses, and measure its resolution. ``index``: the check's place in the list.
-
-    If the check itself raises an exception, it has failed. A near miss that raises one is undecided, because it did not
-    show the false variant to be false.
-    """
+    """Run one check and its near misses, and measure its resolution. ``index``: the check's place in the list. If the
+    check itself raises an exception, it has failed. A near miss that raises one is undecided, because it did not show
+    the false variant to be false."""
     start = time.perf_counter()
     test = gathered(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
     outcome = test(0.0)
@@ -267,7 +266,8 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 
 
 def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Parts:
-    """Gather a check's evidence and return its test, which raises nothing: an exception becomes a margin."""
+    """Gather a check's evidence and return its test, which raises nothing: an exception becomes the margin
+    ``on_error``."""
     try:
         found = run(rng)
     except Exception as error:
@@ -284,9 +284,8 @@ def noticed(test: Test, x: float) -> bool:
 
 
 def resolution(test: Parts) -> float:
-    """Return the smallest of `SIZES` by which each part alone can be made false so that the test fails; infinity if
-    none. It is found by bisection, as if all larger sizes were noticed too.
-    """
+    """Return the smallest of `SIZES` such that the test fails if any one of its parts is made false by it; infinity if
+    there is none. It is found by bisection, as if all larger sizes were noticed too."""
     high = 0
     for part in range(len(test.tests)):
         low, top = high - 1, len(SIZES)
@@ -298,11 +297,10 @@ def resolution(test: Parts) -> float:
 
 
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
-    """Judge the outcomes of all checks. Holm's method corrects the p-values for the number of checks on simulated data.
-
-    A near miss's p-value is multiplied by the number of checks on simulated data, the harshest correction that Holm
-    gives a p-value: a near miss that fails here would have failed as a check too.
-    """
+    """Return the report's row of each check: its outcome in ``raws`` judged, with p-values corrected by Holm's method
+    for the number of checks on simulated data. A near miss's p-value is multiplied by the number of checks on simulated
+    data, the harshest correction that Holm gives a p-value: a near miss that fails here would have failed as a check
+    too."""
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
     adjusted = dict(zip(simulated, holm(p_values), strict=True))
@@ -337,7 +335,7 @@ def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
 
 
 def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None = None) -> list[Check]:
-    """Return the checks of the given statements and method.
+    """Return the checks of the statements named in ``only`` (all if empty) by ``method`` (any if None).
 
     Raises
     ------

@@ -19,8 +19,7 @@ REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "resolution", "n
 
 def _cells(row: Row) -> tuple[str, ...]:
     """Return a row as texts: its margin with the unit, its resolution with what x changes, and how many near misses
-    failed. What a check does not have, or was not run for, is "".
-    """
+    failed. What a check does not have, or was not run for, is ""."""
     ran = row.verdict is not Verdict.NOT_RUN
     failed = sum(verdict is Verdict.FAIL for verdict in row.near_misses.values())
     return (
@@ -36,9 +35,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
-    """Return what is checked: by statement each check's method and name, its near misses, and the size of falsification
-    that it must notice. ``titles``: of the statements.
-    """
+    """Return a text that lists by statement each check's method and name, its near misses, and the largest x that it
+    must notice. ``titles`` says in a few words what each statement is about."""
     lines = []
     for statement in dict.fromkeys(check.statement for check in checks):
         lines += ["", f"{statement}  {titles.get(statement, '')}".rstrip()]
@@ -53,8 +51,7 @@ def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
 
 def format_table(rows: Sequence[Row]) -> str:
     """Return the checks as a table of fixed width, those that were not run last, followed by a line of totals, and
-    sentences on checks that failed or are undecided, near misses that did not fail, and checks that were not run.
-    """
+    sentences on checks that failed or are undecided, near misses that did not fail, and checks that were not run."""
     rows = sorted(rows, key=lambda row: row.verdict is Verdict.NOT_RUN)
     cells = [REPORT_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(REPORT_COLUMNS))]
@@ -85,9 +82,8 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:
-    """Return the checks (id, method, verdict, margin, near misses, ...) and the run's parameters as strict JSON: NaN is
-    written as null, infinity as a string.
-    """
+    """Return the checks (id, method, verdict, margin, near misses, ...) and the values ``run`` of the whole run as
+    strict JSON: NaN is written as null, infinity as a string."""
     records = [{"id": (record := asdict(row)).pop("statement"), **record} for row in rows]
     return json.dumps(_plain({**run, "summary": summary(rows), "rows": records}), indent=1, allow_nan=False) + "\n"
 
@@ -105,7 +101,8 @@ def _plain(value: Any) -> Any:
 
 
 def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> None:
-    """Write ``proofs_check.json``. It is renamed into place, so that it is never incomplete."""
+    """Write ``proofs_check.json`` into ``folder``: the checks, and the values ``run`` of the whole run. The file is
+    renamed into place, so that it is never incomplete."""
     write_text(folder / "proofs_check.json", to_json(rows, **run))
 
 

@@ -22,7 +22,7 @@ def _run_key(index: int, key: str, seed: int) -> Raw:
 
 
 def check_jobs(jobs: int) -> None:
-    """Raise UserError if a number of processes is too small or too large."""
+    """Raise UserError if the number of processes ``jobs`` is below 1 or above `MOST_JOBS`."""
     checked_count("--jobs", jobs, 1, MOST_JOBS, "the number of processes")
 
 
@@ -33,7 +33,7 @@ def run_checks(
 
     Parameters
     ----------
-    checks : sequence of Check
+    checks : sequence of Check, each with another name
     seed : int
         Root of every random stream. The same seed gives the same draws, whatever ``jobs`` is and whichever checks are
         selected, and the same rows up to rounding: the last bits of a sum depend on how many threads BLAS has in a
@@ -46,7 +46,7 @@ def run_checks(
 
     Returns
     -------
-    list of Row, in the order of ``checks``.
+    list of Row, one for each check and in their order
     """
     check_jobs(jobs)
     if len({check.key for check in checks}) != len(checks):

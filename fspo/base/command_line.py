@@ -1,6 +1,5 @@
 """The argument parser of all commands. It takes option names with dashes or underscores and lists with commas, keeps
-the line breaks of examples in the help, and reports an error in one line.
-"""
+the line breaks of examples in the help, and reports an error in one line."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ set_loader(_MODE, _strict_load, (yaml.YAMLError,))
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
     """Format help as jsonargparse does (types and defaults), keep the line breaks of descriptions and examples, and
-    write options with dashes.
-    """
+    write options with dashes."""
 
     def _format_action_invocation(self, action: Action) -> str:
         text = super()._format_action_invocation(action)
@@ -78,8 +76,7 @@ class CommandParser(ArgumentParser):
     @contextmanager
     def one_line(self) -> Iterator[None]:
         """Turn jsonargparse's errors inside a ``with`` block into a UserError: its message in one line, and the nearest
-        option if the message names an unknown one.
-        """
+        option if the message names an unknown one."""
         try:
             yield
         except UserError:
@@ -104,8 +101,7 @@ class CommandParser(ArgumentParser):
 
     def _near(self, name: str) -> list[str]:
         """Return the options nearest to an unknown one: those with the same last part (``preset`` -> ``rule.preset``
-        and ``correction.preset``), else the one with the most similar name.
-        """
+        and ``correction.preset``), else the one with the most similar name."""
         known = [
             action.option_strings[-1][2:].replace("-", "_")
             for action in self._actions
@@ -117,8 +113,7 @@ class CommandParser(ArgumentParser):
 
 def dashed(option: str) -> str:
     """Return an option's name as help and documents write it: ``--optim.learning-rate`` for the field
-    ``optim.learning_rate`` of a configuration.
-    """
+    ``optim.learning_rate`` of a configuration."""
     return option.replace("_", "-")
 
 
@@ -133,8 +128,7 @@ def rewritten(parser: PlainParser, words: Sequence[str]) -> list[str]:
     A user may write a name with dashes or underscores, a list as ``rloo,fspo``, and a mapping as
     ``log_ratio=my_S,reward=accuracy``. jsonargparse wants brackets around a list and braces around a mapping, so they
     are added. A value that begins with a bracket or a brace is left as it is. An option and its value become one word,
-    so that a value may begin with a dash, such as -1e-3.
-    """
+    so that a value may begin with a dash, such as -1e-3."""
     known = {dashed(name): name for name in parser._option_string_actions}
     found: list[str] = []
     waiting: Action | None = None

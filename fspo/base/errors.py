@@ -1,6 +1,5 @@
 """The error class for bad input, the search for the extra (``pip install '.[EXTRA]'``) with a missing package, and the
-wrapper of commands that prints every error as one line, without a traceback.
-"""
+wrapper of commands that prints every error as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class TrainingDiverged(UserError):
     """Training stopped because weights, the optimizer's moments or updates became infinite or NaN, or importance
     weights became too large.
 
-    This is a result of the run, not an error in its input.
-    """
+    This is a result of the run, not an error in its input."""
 
     status = 3
 
@@ -40,8 +38,7 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
 
 def extra_with(module: str) -> str | None:
     """Return the first extra (``pip install '.[EXTRA]'``) that installs the package of a module; None if no extra
-    does.
-    """
+    does."""
     wanted = module.partition(".")[0].replace("_", "-")
     try:
         lines = requires("fspo") or []
@@ -85,8 +82,7 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     1 for any other error. With the environment variable FSPO_TRACEBACK=1 errors are raised instead. An interrupt by
     Ctrl-C becomes one line and status 130. If the reader of the output ends first, as in ``... | head``, the command
     ends silently with status 141, as shell tools do. Messages on stderr that cannot be written are lost, and no work
-    ends for them.
-    """
+    ends for them."""
     if sys.stderr is None:  # the command was started with standard error closed
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     _keep_on_without(sys.stderr)

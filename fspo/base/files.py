@@ -17,8 +17,7 @@ from fspo.base.errors import UserError
 
 def cache_folder(given: str | Path | None = None) -> Path:
     """Return the cache folder: ``given``, else that of the environment variable FSPO_CACHE, else ~/.cache/fspo. It is
-    not created here.
-    """
+    not created here."""
     return Path(given or os.environ.get("FSPO_CACHE") or "~/.cache/fspo").expanduser()
 
 
@@ -26,8 +25,7 @@ def cache_folder(given: str | Path | None = None) -> Path:
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turn a write error (a full disk, a read-only folder) inside a ``with`` block into a UserError of one line.
 
-    ``others`` are exception classes beside OSError that a library raises for write errors.
-    """
+    ``others`` are exception classes beside OSError that a library raises for write errors."""
     try:
         yield
     except (OSError, *others) as error:
@@ -47,8 +45,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     If the block fails, the temporary file is removed. Missing folders are created. A killed process leaves
     ``.part-PID-NAME`` behind, a name that no reader looks for.
 
-    Raises UserError if the file cannot be written.
-    """
+    Raises UserError if the file cannot be written."""
     part = _part(path)
     try:
         with writing(path):
@@ -68,8 +65,7 @@ def whole_folder(path: Path, *others: type[Exception]) -> Iterator[Path]:
     If the block fails, the temporary folder is removed and an old folder at ``path`` stays. A killed process leaves
     ``.part-PID-NAME`` behind, which :func:`remove_parts` removes.
 
-    Raises UserError if the block raises OSError or one of ``others``, as in :func:`writing`.
-    """
+    Raises UserError if the block raises OSError or one of ``others``, as in :func:`writing`."""
     path = path.resolve()
     part = _part(path)
     try:
@@ -158,8 +154,7 @@ def refuse_foreign_file(path: Path, mark: str, writer: str, fix: str = "name ano
 def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Yield the line number (from 1) and the record of each JSON line; empty lines are skipped.
 
-    For a line that is no JSON object the record is a text that says what is wrong with the line.
-    """
+    For a line that is no JSON object the record is a text that says what is wrong with the line."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -183,6 +178,5 @@ def digest(content: bytes | str) -> str:
 def digest_of(value: Any) -> str:
     """Return a short hash of a value through its JSON text; the order of keys does not matter.
 
-    Values that JSON does not know enter as their ``str()``.
-    """
+    Values that JSON does not know enter as their ``str()``."""
     return digest(json.dumps(value, sort_keys=True, default=str))

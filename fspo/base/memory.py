@@ -32,8 +32,7 @@ def return_freed_memory(least: int = WORTH_A_TRIM) -> bool:
 
     glibc keeps freed blocks of up to 32 MiB, scattered between blocks in use. A later allocation may not fit into the
     freed blocks, so a process that trains takes more memory from phase to phase. Nothing is given back if fewer than
-    ``least`` bytes are free, or if the C library is not glibc 2.33 or newer.
-    """
+    ``least`` bytes are free, or if the C library is not glibc 2.33 or newer."""
     library = _glibc()
     if library is None or library.mallinfo2().fordblks < least:
         return False

@@ -1,6 +1,5 @@
 """Checks of numeric arguments: a value that a formula cannot take raises a UserError that names the argument and its
-allowed range.
-"""
+allowed range."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from fspo.base.errors import UserError
 
 def as_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
     """Return ``value`` as a float64 array, NaN and infinities kept; raise UserError if it is no regular array of
-    numbers.
-    """
+    numbers."""
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
@@ -63,8 +61,7 @@ def numbers(
 def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **options: Any) -> float:
     """Return ``value`` as a float after checking that it is one number, not NaN, within [low, high].
 
-    ``options`` are the further options of `numbers`, the same check for arrays.
-    """
+    ``options`` are the further options of `numbers`, the same check for arrays."""
     array = numbers(name, value, low, high, **options)
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")
@@ -73,8 +70,7 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
     """Return a whole number in [low, high]; else raise UserError, whose message ends with ``why``, a reason or a
-    fix.
-    """
+    fix."""
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")
     return value

@@ -1,7 +1,6 @@
 """Configuration dataclasses: read from a YAML file and the command line, and written back to YAML.
 
-jsonargparse parses, checks types and prints the help; `fspo.base.command_line` turns its errors into one line.
-"""
+jsonargparse parses, checks types and prints the help; `fspo.base.command_line` turns its errors into one line."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def _show_help(parser: CommandParser, cls: type, part: str) -> NoReturn:
     """Print the help and end the program.
 
     If ``part`` is the name of a group, the help explains the options of this group; if it is "all", all options. If
-    ``part`` is empty, the help explains the options outside groups and lists the names of the options in each group.
-    """
+    ``part`` is empty, the help explains the options outside groups and lists the names of the options in each group."""
     groups = {name: hint for name, hint in get_type_hints(cls).items() if is_dataclass(hint)}
     if part and part not in (*groups, ALL):
         raise unknown_name("group of options", part, [*groups, ALL])
@@ -98,8 +96,7 @@ def _show_help(parser: CommandParser, cls: type, part: str) -> NoReturn:
 
 def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
     """Raise UserError for values that jsonargparse accepts wrongly: null for an option that needs a value, and a plain
-    value for a group of options (``batch: 3``).
-    """
+    value for a group of options (``batch: 3``)."""
     for name, hint in get_type_hints(cls).items():
         value, key = getattr(namespace, name), prefix + name
         if value is None and type(None) not in get_args(hint):

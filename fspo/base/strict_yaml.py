@@ -12,8 +12,7 @@ class StrictLoader(yaml.SafeLoader):
     """A loader of YAML that refuses a name that stands twice in one mapping, and aliases (``*name``).
 
     The YAML library would keep the last of two values without a word. By aliases a short file can hold itself, or stand
-    for a value too large for memory.
-    """
+    for a value too large for memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node as SafeLoader does; raise ComposerError for an alias."""

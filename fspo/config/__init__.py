@@ -2,8 +2,7 @@
 
 jsonargparse parses the options, checks their types and prints the help (fspo/base/options.py). The range of each number
 is declared with its option. When a dataclass is made, it checks these ranges and refuses values that contradict each
-other.
-"""
+other."""
 
 from fspo.config.batch import BatchConfig
 from fspo.config.log import LogConfig, ScoreConfig

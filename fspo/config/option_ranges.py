@@ -16,8 +16,7 @@ SEEDS = 2**32 - 1
 
 class Range(NamedTuple):
     """The values that an option may have: from ``low`` to ``high``, and those in ``also``. ``above`` and ``below`` say
-    whether a value must be above ``low`` and below ``high``.
-    """
+    whether a value must be above ``low`` and below ``high``."""
 
     low: float
     high: float

@@ -76,8 +76,7 @@ class SamplingConfig:
         """Return a copy of these sampling settings with ``changes``, without top-p, and with the trainer's own weights
         instead of weights in lower precision.
 
-        Responses that are sampled with the returned settings follow the policy's own distribution.
-        """
+        Responses that are sampled with the returned settings follow the policy's own distribution."""
         return replace(self, precision="same", top_p=1.0, **changes)
 
 

@@ -2,5 +2,4 @@
 
 No other package uses FSDP2 or its tensors directly. The layout says how the parameters are spread: in `plain` each
 process holds all of them, in `fsdp2` a part of each. `tensors` gathers single tensors and divides them into the parts
-of the processes.
-"""
+of the processes."""

@@ -1,8 +1,7 @@
 """Write and read a model's tensors as safetensors: one file of full tensors, or a folder with one file per process.
 
 Sharded tensors are written through ``torch.distributed.checkpoint``: each process writes the rows that it holds to one
-file in the folder. Any number of processes can read the folder, and each process reads only the rows that it needs.
-"""
+file in the folder. Any number of processes can read the folder, and each process reads only the rows that it needs."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
 def _error_of_any_process() -> Iterator[None]:
     """Replace torch.distributed.checkpoint's exception in a ``with`` block by the first error that it has collected.
 
-    The exception holds the errors of all processes and is raised in each of them, so every process raises the error.
-    """
+    The exception holds the errors of all processes and is raised in each of them, so every process raises the error."""
     try:
         yield
     except CheckpointException as error:

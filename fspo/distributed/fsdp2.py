@@ -1,8 +1,7 @@
 """How FSDP2 spreads a model: each process holds some rows of every parameter, its gradient and its optimizer moments.
 
 accelerate shards the model in place (`torch.distributed.fsdp.fully_shard`). A forward pass gathers the parameters layer
-by layer, and all processes take part. So every process must run the same number of passes.
-"""
+by layer, and all processes take part. So every process must run the same number of passes."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class Fsdp2(Plain):
     def gathered(self) -> Iterator[None]:
         """Gather all parameters from the processes once, and keep them while the ``with`` block runs.
 
-        Passes in the block make no gradients, and a process can run them alone. Every process must enter the block.
-        """
+        Passes in the block make no gradients, and a process can run them alone. Every process must enter the block."""
         model = self.model
         # Until this context ends, no layer frees its gathered weights after a forward pass. Its end restores
         # accelerate's setting. If that setting frees weights after a forward pass, the root module and the output layer
@@ -60,15 +58,13 @@ class Fsdp2(Plain):
         """Return an empty context, in which each process adds up only its part of the gradient after every microbatch.
 
         If processes exchanged gradients only after the update's ``last`` microbatch with a gradient, each would hold
-        the gradient of all parameters until then.
-        """
+        the gradient of all parameters until then."""
         return nullcontext()
 
     def settle(self) -> None:
         """Free the parameters that were gathered from all processes for a forward pass.
 
         FSDP2 leaves some of these parameters for the backward pass to free. After a forward pass without gradients no
-        backward pass runs, and they would keep their old values after an optimizer step.
-        """
+        backward pass runs, and they would keep their old values after an optimizer step."""
         for part in self.parts:
             part.reshard()

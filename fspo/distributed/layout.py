@@ -1,7 +1,6 @@
 """The interface to a model whose parameters may be sharded over processes, and the choice of its layout.
 
-A layout says how the parameters are spread: `Fsdp2` over all processes, `Plain` as a whole copy in each process.
-"""
+A layout says how the parameters are spread: `Fsdp2` over all processes, `Plain` as a whole copy in each process."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def check_sharding(accelerator: Accelerator) -> None:
     """Raise UserError if accelerate would not shard the model as its configuration asks.
 
     Raises UserError if the configuration asks for FSDP and accelerate runs plain data parallelism instead (as on a
-    CPU), or if it asks for FSDP 1.
-    """
+    CPU), or if it asks for FSDP 1."""
     # A process that runs alone holds all weights, even if the configuration asks to shard them: nothing to check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:
         return

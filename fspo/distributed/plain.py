@@ -36,7 +36,6 @@ class Plain:
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
         """Clip the norm of the gradient over all processes and return the norm before clipping.
 
-        Call it right before the optimizer's step: parameters that forward passes gathered are freed here.
-        """
+        Call it right before the optimizer's step: parameters that forward passes gathered are freed here."""
         self.settle()
         return float(whole(accelerator.clip_grad_norm_(model.parameters(), max_norm)))

@@ -2,8 +2,7 @@
 
 Under FSDP2 each parameter, gradient and optimizer moment is a DTensor of which a process holds some rows. The
 functions also take a plain tensor, of which each process holds all rows. All processes must call the functions that
-gather (`whole`, `whole_state`).
-"""
+gather (`whole`, `whole_state`)."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def put(parameter: torch.Tensor, value: torch.Tensor) -> None:
     """Write a full tensor, the same in every process, into a parameter, which may be sharded.
 
     The processes send each other nothing. The trainer maps the full tensor from a file into memory, so that a process
-    reads only the rows that it takes.
-    """
+    reads only the rows that it takes."""
     if isinstance(parameter, DTensor):
         value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
     with torch.no_grad():

@@ -1,8 +1,7 @@
 """Evaluation of finished models on benchmarks.
 
 ``fspo evaluate RUN --benchmarks math500,aime24`` samples k responses to each prompt and writes a table: the mean
-accuracy (avg@k) and the probability that one of k responses is correct (pass@k), with intervals over prompts.
-"""
+accuracy (avg@k) and the probability that one of k responses is correct (pass@k), with intervals over prompts."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The responses to one prompt form a cluster, because they share its difficulty: k responses to each of 30 prompts count
 as 30 observations, not as 30 times k. Rates use the same cluster-robust variance and Wilson interval as acceptance
-(`fspo.stats`).
-"""
+(`fspo.stats`)."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
     an interval.
 
     ``prompt`` holds the number of the prompt that each value belongs to; values of one prompt form a cluster. The
-    interval is NaN for fewer than five prompts.
-    """
+    interval is NaN for fewer than five prompts."""
     values = np.asarray(values, np.float64)
     found = ratios(values, dense(np.asarray(prompt)), np.zeros(len(values), np.int64), 1, binary=True)
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
@@ -50,8 +48,7 @@ def measures(correct: ArrayLike) -> list[dict[str, Any]]:
 
     ``correct`` (P, n) says which of the n responses to each of P prompts are correct.
 
-    Raises UserError if there is no response.
-    """
+    Raises UserError if there is no response."""
     marks = np.asarray(correct, np.float64)
     if not marks.size:
         raise UserError("no response to measure: evaluate at least one prompt")

@@ -2,8 +2,7 @@
 
 The first line of ``OUT/answers/MODEL/BENCHMARK.jsonl`` names the model, the prompts and the sampling settings. Then
 follows one line for each prompt with all its responses. The lines of a batch are appended and synced to the disk
-together, so a killed run keeps them. The next start drops a last line that was not written completely.
-"""
+together, so a killed run keeps them. The next start drops a last line that was not written completely."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ CONFIGS = ("config.json", "adapter_config.json")
 
 def model_key(model: str) -> str:
     """Return a text that changes when the model changes: of a local folder a digest of its configuration and of the
-    first and last MiB of each file of weights; a hub name is returned unchanged.
-    """
+    first and last MiB of each file of weights; a hub name is returned unchanged."""
     folder = Path(model)
     if not folder.is_dir():
         return model
@@ -50,8 +48,7 @@ class AnswerFile:
     """The file with the answers of one model to one benchmark; ``lines`` holds them by the prompt's number.
 
     Raises UserError if the file holds answers of another model, to other prompts or with other settings than the
-    ``header`` says, or if a line before the last is damaged. A file without an answer gets this header.
-    """
+    ``header`` says, or if a line before the last is damaged. A file without an answer gets this header."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path, self.lines = path, dict[int, dict[str, Any]]()

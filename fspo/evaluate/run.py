@@ -36,8 +36,7 @@ from fspo.tasks.rows import FILE_SUFFIXES
 def load_benchmark(name: str) -> DatasetTask:
     """Load a benchmark of `known_sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
 
-    Raises UserError if there is no such benchmark, or neither a file nor the hub has it.
-    """
+    Raises UserError if there is no such benchmark, or neither a file nor the hub has it."""
     short, from_file = Path(name).stem, name.endswith(FILE_SUFFIXES)
     if not from_file and name not in BENCHMARKS:
         raise unknown_name("benchmark", name, [*BENCHMARKS, "<file>.jsonl"])
@@ -56,8 +55,7 @@ def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: 
     """Sample the answers that the answer files lack, then write and print the table.
 
     ``args`` is the parsed command line of ``fspo evaluate``, ``names`` are the benchmarks, and ``settings`` are those
-    that the answer files record.
-    """
+    that the answer files record."""
     state = PartialState(cpu=not torch.cuda.is_available())
     output, rows = Path(args.output), []
     models = dict(_named(model) for model in dict.fromkeys(args.models))
@@ -81,8 +79,7 @@ def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: 
 def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]:
     """Return a row for each measure of a model's answers to a benchmark, with the counts that the measures share.
 
-    A prompt that was too long to be asked counts as wrong.
-    """
+    A prompt that was too long to be asked counts as wrong."""
     asked = [line for line in lines if not line["too_long"]]
     correct = [np.asarray(line.get("rewards", [0.0] * samples)) >= 1 for line in lines]
     shared = {
@@ -98,8 +95,7 @@ def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]
 def _named(model: str) -> tuple[str, str]:
     """Return a model's name in the table, and the folder or hub name that it is loaded from.
 
-    A run folder stands for the model that the run has exported to it, and that model is named after the run folder.
-    """
+    A run folder stands for the model that the run has exported to it, and that model is named after the run folder."""
     path = Path(model)
     run = path.parent if path.name == MODEL and (path.parent / CONFIG).is_file() else path
     whole = any((run / MODEL / name).is_file() for name in CONFIGS)
@@ -119,8 +115,7 @@ def _answered(
 ) -> list[dict[str, Any]]:
     """Sample and judge answers to the prompts that an answer file lacks, and return all its lines.
 
-    A process samples at most ``sampling.batch_size`` responses at a time: its share of them, and gets all of them.
-    """
+    A process samples at most ``sampling.batch_size`` responses at a time: its share of them, and gets all of them."""
     file = AnswerFile(path, header(model, task, settings)) if state.is_main_process else None
     (lines,) = broadcast_object_list([file.lines if file else {}])
     missing = np.array([i for i in range(task.size("train")) if i not in lines])

@@ -2,8 +2,7 @@
 
 A file that cannot be read, or whose schema has another major version, is left out, and a message names the file and the
 reason. If only a part of a file is broken, its undamaged row groups are read. Until rows are asked for, only the files'
-footers are read.
-"""
+footers are read."""
 
 from __future__ import annotations
 

@@ -284,8 +284,7 @@ def read_files(
 ) -> GradLog:
     """Read the rows of some log files, or of some row groups of these files.
 
-    Raises UserError if none of the files and row groups can be read.
-    """
+    Raises UserError if none of the files and row groups can be read."""
     import pyarrow as pa
 
     tables: list[pa.Table] = []

@@ -22,15 +22,18 @@ Pair = tuple[float, float]
 
 
 def accepted(u_lo: float | Floats, u_hi: float | Floats, x: Floats, s: float | Floats = 1.0) -> Floats:
-    """Return T3's F(x, s), by scipy; intervals right of 0 are mirrored, where Phi is not near 1."""
+    """Return F(x, s) of T3, by scipy: the probability that a normal S, whose scale is wrong by the factor s, is in a
+    band with the half-widths ``u_lo``, ``u_hi`` and the drift error x, all three in standard deviations of S at s = 1.
+    Intervals right of 0 are mirrored, because float64 has few digits where Phi is near 1."""
     low, high = np.broadcast_arrays((x - u_lo) / s, (u_hi + x) / s)
     flip = low > 0
     return ndtr(np.where(flip, -low, high)) - ndtr(np.where(flip, -high, low))
 
 
 def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float, Pair, Pair]]:
-    """Draw ``number`` times half-widths u_lo, u_hi, a range of drift errors x and one of scales s; for every third one
-    the mean of S is outside the band throughout."""
+    """Draw ``number`` cases of T3, each as half-widths u_lo and u_hi, in standard deviations of S, a range of drift
+    errors x (least, largest) and a range of factors s on the scale. In every third case x is at least 1, so that the
+    mean of S is mostly outside the band."""
     found = []
     for i in range(number):
         u = rng.uniform(0.1, 1.5, 2)
@@ -41,7 +44,8 @@ def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float
 
 
 def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> float:
-    """Return the largest (``sign`` 1) or least (-1) F over a rectangle, by a grid that closes in on the best point."""
+    """Return the largest (``sign`` 1) or least (-1) F(x, s) of T3 over x in the range ``drift`` and s in the range
+    ``scale``, by a grid that closes in on the best point."""
     box = np.array([drift, scale])
     ends = box.copy()
     best = 0.0
@@ -56,8 +60,8 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 
 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
-    """Return the worst LRE_inf over a rectangle by a false rule for the largest F: that it is at a corner (``corner``),
-    or at the least scale even where the mean of S is outside the band."""
+    """Return the worst LRE_inf over the ranges ``drift`` of x and ``scale`` of s by one of two false rules, for near
+    misses: that F is largest at a corner of this rectangle (``corner``), or that it is largest at the least scale."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)
@@ -67,9 +71,10 @@ def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -
 @near_miss("the largest F at a corner", formula=partial(shortcut, corner=True))
 @near_miss("the largest F at the least scale", formula=partial(shortcut, corner=False))
 def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
-    """The supremum of the theorem against a grid over the rectangle that closes in on the extremes; the page's digits
-    for drift errors in [0, .3], of the supremum and of the simple bound.
-    """
+    """Test that `theory.worst_lre` is the supremum of LRE_inf over a rectangle of drift errors and scales, by a grid
+    that closes in on the extremes of F, for 60 random rectangles; and that docs/theory.md prints the right supremum and
+    simple bound for drift errors in [0, .3]. The test's x > 0 enlarges the stated supremum by the part x. Near misses
+    have a false ``formula`` for it."""
     cases, printed = rectangles(rng, 60), []
     exact = [extreme(*case, 1) / extreme(*case, -1) - 1 for case in cases]
     for a, digits in ((0.85, (0.0219, 0.0263)), (0.95, (0.0110, 0.0235)), (0.997, (0.0014, 0.0223))):
@@ -83,9 +88,10 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
 @check("T3", Method.ATTACKED, "LRE_inf is at most that; LRE_1 <= LRE_2 <= LRE_inf", "of the supremum", 1e-6)
 @near_miss("LRE_2 <= LRE_1", second=True)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
-    """LRE_inf of lengths with any errors in the rectangle and any shares is at most the supremum, which two lengths
-    with nearly all of p on the lesser approach; section 3's definitions and orders.
-    """
+    """Test that LRE_inf of lengths with any errors in a rectangle and any shares is at most T3's supremum, which two
+    lengths approach if nearly all responses have the less accepted one; and that `theory.lre` gives the norms that
+    section 3 of docs/theory.md defines, in their order LRE_1 <= LRE_2 <= LRE_inf. Tried on 300 random rectangles. The
+    test's x > 0 lowers each bound by the part x. The near miss, ``second``, states LRE_2 <= LRE_1."""
     values, bounds, definitions = [], [], []
     for i, (u_lo, u_hi, drift, scale) in enumerate(rectangles(rng, 300)):
         bound = theory.worst_lre(u_lo, u_hi, drift, scale)
@@ -110,7 +116,10 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
 @near_miss("slope of unlike ranges left out", slope=False)
 @near_miss("one edge", edges=1.0)
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
-    """|a(l) - a_0| <= B_l through the rule, for errors of drift and of scale."""
+    """Test T3's simple bounds |a(l) - a_0| <= B_l, a_0 the acceptance without errors: ``cases`` random rules, each with
+    a wrong drift and with a wrong scale, at twelve lengths from 1 to 10^5 tokens. The test's x > 0 lowers B_l by the
+    part x. Near misses: ``slope`` False leaves out the term of unlike ranges, ``edges`` 1 halves the bound for the
+    scale."""
     rows = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
     for i in range(cases):
@@ -138,7 +147,10 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
 def bounds_of_lre(
     rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, cases: int = 700
 ) -> Test:
-    """LRE_inf at the worst shares is at most 2B/(a_0 - B), and B/(a_0 - B) where the page says so."""
+    """Test T3's simple bounds of LRE_inf at the worst shares: 2B/(a_0 - B), and half of it if all errors have one sign
+    or if drift errors meet equal ranges. ``cases`` random cases of each kind are tried. The test's x > 0 lowers the
+    bounds by the part x. Near misses: ``drift_twice`` or ``scale_twice`` False halves it for drift or scale errors of
+    both signs too."""
     rows = []
     for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
         one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")
@@ -164,7 +176,10 @@ def bounds_of_lre(
 @near_miss("drift error forgotten", drift=False)
 @near_miss("beta = .09", beta=0.09)
 def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
-    """Draws through the rule: drift none where the mean of S is -sigma^2 L/2, and a scale that is a power of l."""
+    """Test that rules accept drawn S as T3 says, with drift none where the mean of S is -sigma^2 L/2, and where the
+    scale grows like l^.1: ``draws`` responses at each of six lengths, 4 to 4,096 tokens. The test's x > 0 lowers the
+    stated acceptances by the part x. Near misses: ``drift`` False states no drift error, ``beta`` another exponent of
+    the scale."""
     plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
     models = GaussianTokens(MU, SIGMA), Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0)
     found = [band_counts(rng, rule, model, GRID, draws) for rule, model in zip((plain, skew), models, strict=True)]
@@ -176,9 +191,9 @@ def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, d
 @check("T3", Method.SIMULATED, "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)", "of B_l", 0.2)
 @near_miss("B_l smaller by an eighth", factor=0.875)
 def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 500_000) -> Test:
-    """The acceptance of drawn S is within B_l of a_0 for every model with an error of drift or scale: Gaussian with a
-    wrong centre, heteroscedastic, and AR(1) (T4). x: the bounds are smaller by the part x.
-    """
+    """Test that the acceptance of drawn S is within T3's simple bound B_l of a_0, the acceptance without errors: for
+    Gaussian S with a wrong centre, for a scale that grows like l^.03, and for AR(1) tokens (T4), ``draws`` responses at
+    each length. The test's x > 0 lowers B_l by the part x. The near miss multiplies it by a ``factor`` below 1."""
     a_0, plain, kl = math.erf(1 / math.sqrt(2)), Rule("sqrt", SIGMA, SIGMA), preset("fspo-kl").rule
 
     def near(counts: np.ndarray, bounds: Floats) -> Test:

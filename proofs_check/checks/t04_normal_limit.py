@@ -34,7 +34,7 @@ MOVED = StoppedChain.of([0.5, 0.5], [[[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3
 
 
 def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
-    """Return the acceptance of a rule's band by a model's distribution function."""
+    """Return the acceptance of a rule's band at each length (K,), by the model's distribution function of S."""
     lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
     return model.cdf(hi, lengths) - model.cdf(lo, lengths)
 
@@ -42,7 +42,9 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
 @check("T4", Method.CLOSED, "(a) exponential, +-1, Student-t tokens within the bound", "of the constant", 0.2)
 @near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
-    """(a): exponential, +-1 and Student-t tokens; their sums are within the bound of Berry and Esseen."""
+    """Test T4 (a): for sums of exponential, Student-t and +-1 tokens, 1 to 65,536 of them, the acceptance differs from
+    that of a normal S by at most the bound of Berry and Esseen. The test's x > 0 lowers the bound by the part x. The
+    near miss has a smaller ``constant`` in it."""
     gaps, bounds, lengths = [], [], np.exp2(np.arange(17.0))
 
     def add(model: Any, rho3: float, n: Floats, pairs: Floats) -> None:
@@ -66,9 +68,11 @@ def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Te
 @near_miss("Student-t tokens: normal distribution", normal="student")
 @near_miss("AR(1): long-run variance", normal="ar1")
 def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
-    """Drawn sums of tokens, through the rule, follow the distribution that T4 approximates: exponential; Student-t
-    against the inverted characteristic function and AR(1) against its variance at each length, both token by token.
-    ``normal`` names the model for which a near miss takes the normal distribution of the long-run variance."""
+    """Test that drawn sums of tokens are accepted as their exact distribution says, which T4 approximates: exponential
+    tokens by the gamma distribution, Student-t tokens by their characteristic function, AR(1) tokens by their variance
+    at each length. The last two are drawn token by token; each of four or five lengths has ``draws`` responses. The
+    test's x > 0 lowers the stated acceptances by the part x. Near misses: for the tokens that ``normal`` names, the
+    normal distribution with the long-run variance is stated."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
@@ -87,9 +91,10 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
 @near_miss("sign of alpha", sign=1.0)
 @near_miss("t with 1 + |alpha|", opposite=True)
 def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
-    """(b): Var S_l/(l sigma^2) is the double sum of the autocovariances; |log s_l| is at most log(1 + t)/2 <= t/2, and
-    has the sign of -alpha. x: of the variance, and of the bounds.
-    """
+    """Test T4 (b) at six lengths, 1 to 200, for 42 coefficients alpha: `theory.ar1_variance_ratio` is Var S_l/(l
+    sigma^2), by double sums of the autocovariances; and |log s_l| is at most log(1 + t)/2 <= t/2, and log s_l has the
+    sign of -alpha. The test's x > 0 enlarges the stated variance, and lowers the bounds, by the part x. Near misses:
+    ``sign`` 1 states the sign of alpha, ``opposite`` has 1 + |alpha| in t for 1 - |alpha|."""
     stated, exact, values, bounds, sound = [], [], [], [], []
     lengths = np.array([1.0, 2, 5, 20, 60, 200])
     for ar in [*rng.uniform(-0.95, 0.95, 40), 0.999, -0.999]:
@@ -109,9 +114,9 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
 
 
 def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
-    """Return Lambda'(0), h = Lambda(1) - Lambda(0), the integral of (1 - theta) Lambda''(theta) over [0, 1], and
-    Lambda'' at 0 and 1, of a chain of two states, from the larger root of its characteristic polynomial, by mpmath.
-    """
+    """Return four things of a chain of two states (T4 (c)): Lambda'(0); h = Lambda(1) - Lambda(0); the integral of (1 -
+    theta) Lambda''(theta) over [0, 1]; and [Lambda''(0), Lambda''(1)]. They come by mpmath from the larger root,
+    e^Lambda, of the characteristic polynomial."""
     P, Q = ([[mp.mpf(float(p)) for p in row] for row in moves] for moves in chain.moves)
 
     def log_root(theta: Any) -> Any:
@@ -133,8 +138,10 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @near_miss("the slope of Lambda at 1", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
-    """(c): on a chain that stops the mean of S grows by m = h - int (1 - theta) Lambda'' a token, its variance by s^2 =
-    Lambda''(0), and log(p_new/p_old) by h, against forward sums between 1,000 and 1,500 tokens.
+    """Test T4 (c) on the chain `CHAIN`: for each token, the mean of S grows by m, h less the integral of (1 - theta)
+    Lambda'', its variance by s^2 = Lambda''(0), and log(p_new/p_old) by h, as exact forward sums at 1,000 and 1,500
+    tokens say. The test's x > 0 enlarges each stated number by the part x. Near misses: ``instead`` names what is taken
+    for m ("kl": minus the KL per token, "other end": the slope of Lambda at 1), ``bend`` 1 takes Lambda''(1) for s^2.
     """
     del rng
     _, h, curved, bends = exponents(CHAIN)
@@ -145,9 +152,8 @@ def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
 
 
 def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
-    """Return the values of S given the length, sorted, and their probabilities, for a chain of two states: by counting
-    the paths with given numbers of visits and of runs.
-    """
+    """Return the values of S given the length, sorted, and their probabilities, both (N,), for a chain of two states:
+    by counting the paths with each number of visits to a state and of runs in one state."""
     (P, _), (e, _), (step, last) = chain.moves, chain.ends, chain.steps
     visits, runs = np.meshgrid(np.arange(length + 1), np.arange(1, length + 1), indexing="ij")
     values, logs = [], []
@@ -180,9 +186,9 @@ def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats
 @check("T4", Method.ENUMERATED, "(c) all paths of a chain: normal around m l, error like l^(-1/2)", "of m", 0.1)
 @near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
-    """(c): the distribution of S given L of a chain that stops, by counting paths at 32 to 512 tokens, tends to N(m l,
-    s^2 l) with an error that falls like l^(-1/2). x: of m.
-    """
+    """Test T4 (c) on the chain `MOVED`, whose paths of 32, 128 and 512 tokens are counted: the distribution of S tends
+    to N(m l, s^2 l), and its largest distance from it falls by a factor of at least 1.8 where l grows by 4. The test's
+    x > 0 enlarges m by the part x. The near miss, ``kl``, takes minus the KL per token for m."""
     del rng
     lengths = (32, 128, 512)
     slope, _, _, (bend, _) = exponents(MOVED)

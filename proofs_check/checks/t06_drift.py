@@ -17,10 +17,11 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("shift of lengths left out", shift=False)
 @near_miss("KL reversed", reverse=True)
 def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = False) -> Test:
-    """T6 (a) at each length l of ten random softmax policies before and after a random step, which moves their lengths:
-    the mean of S, as a sum over all responses of length l weighted by the old policy, is `theory.drift_given_length` of
-    p_new(l)/p_old(l) and KL(old || new) given l, sums over the same responses. x: of the KL.
-    """
+    """Test T6 (a) at each length l of ten random softmax policies before and after a random step, which moves their
+    lengths: the mean of S, summed over all responses of length l weighted by the old policy, is
+    `theory.drift_given_length` of p_new(l)/p_old(l) and of KL(old || new) given l, sums over the same responses. The
+    test's x > 0 enlarges the KL by the part x. Near misses: ``shift`` False takes 1 for the ratio, ``reverse`` KL(new
+    || old)."""
     kls, ratios, exact = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.6)
@@ -42,9 +43,10 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 @check("T6", Method.CLOSED, "(a) a chain that stops sooner: forward sums against the chain rule", "of E[S | L]", 1e-8)
 @near_miss("shift of lengths left out", shift=False)
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
-    """T6 (a) on the chain `CHAIN`, 10 to 1,000 tokens: the mean of S by forward sums over the states, the KL given
-    the length by the chain rule over the tokens of the conditioned chains. x: of the mean of S.
-    """
+    """Test T6 (a) on the chain `CHAIN` at 10, 100 and 1,000 tokens: `theory.drift_given_length`, of the KL given the
+    length by the chain rule over the tokens of the conditioned chains, is the mean of S by forward sums over the
+    states. The test's x > 0 enlarges the stated mean by the part x. The near miss, ``shift`` False, leaves out
+    p_new/p_old."""
     del rng
     lengths = [10, 100, 1_000]
     given = CHAIN.given(lengths)
@@ -57,10 +59,10 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("log E[e^S | L]", instead="log")
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
-    """T6 (b) on the chain `CHAIN`, where S given L is nearly normal: `theory.fair_centre` of the exact E[e^S | L] and
-    Var(S | L) is within .01 standard deviations of E[S | L] at 10, 100 and 1,000 tokens; the page's digits of this
-    distance and of that of -KL a token. x: of the variance.
-    """
+    """Test T6 (b) on the chain `CHAIN`, where S given L is nearly normal: `theory.fair_centre` of the exact E[e^S | L]
+    and Var(S | L) is within .01 standard deviations of E[S | L] at 10, 100 and 1,000 tokens; and docs/theory.md prints
+    this distance, and that of minus the KL per token, rightly. The test's x > 0 enlarges the variance by the part x.
+    Near misses: ``instead`` "-KL" has minus the KL per token as centre, "log" has log E[e^S | L]."""
     del rng
     lengths = np.array([10, 100, 1_000])
     given = CHAIN.given(lengths)
@@ -81,10 +83,10 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
 @check("T6", Method.CLOSED, "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)", "of k", 1e-10)
 @near_miss("lengths shift", shifted=True)
 def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
-    """(c): a chain whose states stop alike under both policies, and whose moves differ alike in each state. No length
-    shifts, and each token but the first, whose distribution is the same, has the KL k: the mean of S is -k (l - 1). x:
-    of k.
-    """
+    """Test T6 (c) on a chain whose states stop alike under both policies, and whose moves differ alike in each state:
+    no length shifts, and each token but the first, whose distribution is the same, has the KL k. So the mean of S is -k
+    (l - 1), as forward sums at four lengths, 2 to 1,000, say. The test's x > 0 enlarges the stated mean by the part x.
+    The near miss, ``shifted``, lets the new policy stop sooner."""
     del rng
     moves = np.array([[[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.4], [0.4, 0.6]]])
     ends = np.array([[0.02, 0.02], [0.03 if shifted else 0.02] * 2])
@@ -98,7 +100,9 @@ def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("shift of lengths left out", instead="no shift")
 def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
-    """T6 (a) on drawn responses of the chain `CHAIN` at four lengths. x: of the mean, in standard deviations of S."""
+    """Test T6 (a) on drawn responses of the chain `CHAIN`, ``draws`` at each of four lengths, 2 to 160: the mean of S
+    is `theory.drift_given_length`. The test's x > 0 adds x standard deviations of S to the stated mean. Near misses:
+    ``instead`` "-KL" states minus the KL per token times the length, "no shift" minus the KL given the length."""
     lengths = np.array([2.0, 20, 80, 160])
     given = CHAIN.given(lengths)
     kl = np.array([CHAIN.kl_given(int(n)) for n in lengths])

@@ -31,10 +31,11 @@ RHO: dict[str, Callable[[CosineLemma], float]] = {
 
 
 def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
-    """Test that the sine is at most rho wherever rho < 1, and that this gives the bound of the cosine. x: of rho.
-
-    Left out are rho below 1e-6, and gradients that cancel in g to less than 1e-4, where rounding would decide.
-    """
+    """Test that the sine of the angle between unclipped and clipped gradient is at most rho in each of ``cases`` with
+    rho < 1, and that `theory.cosine_lemma` gives the bound sqrt(1 - rho^2) of the cosine. With fewer than ``needed``
+    such cases the outcome is NaN. ``rho`` is a name in `RHO`: T7's own, or a number that a near miss has in its place.
+    The test's x > 0 lowers rho by the part x. Left out are rho below 1e-6, and gradients that cancel in g to less than
+    1e-4, where rounding would decide."""
     sines, rhos, bounds = [], [], []
     for case in cases:
         lemma = case.lemma()
@@ -55,22 +56,24 @@ def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
 @near_miss("eta left out", rho="eta left out")
 @near_miss("LRE_2 beside kappa_inf", rho="LRE_2 beside kappa_inf")
 def attacked(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Look for strata that break T7: random, degenerate and extreme ones, with and without eta."""
+    """Test T7 on 700 sets of strata that might break it: random, degenerate and extreme ones, with and without eta. The
+    test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
     cases = [random_strata(rng) for _ in range(600)]
     cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
     return below(cases, rho, 300)
 
 
 def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
-    """Return kappa_inf |g| and kappa_2 |g| as ``fspo.theory`` computes them."""
+    """Return kappa_inf |g| and kappa_2 |g| of strata with the shares p (K,) and mean gradients g (K, D), as
+    `theory.cosine_lemma` computes them."""
     lemma = theory.cosine_lemma(p, np.ones(p.size), g, g)
     return lemma.kappa_inf * lemma.g_norm, lemma.kappa_2 * lemma.g_norm
 
 
 def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
-    """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 directions finds: r is the
-    sign of <g, u> less its median, and u the direction of the sum that it gives.
-    """
+    """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 random directions u finds,
+    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median, and the sum that r
+    gives is the next u."""
     best = 0.0
     for u in rng.normal(size=(40, g.shape[1])):
         for _ in range(30):
@@ -88,7 +91,8 @@ def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
 
 
 def least_distance(p: Floats, g: Floats) -> float:
-    """Return the least mean distance sum p |g - c| from one point c, by a minimiser and at each g."""
+    """Return the least mean distance sum p |g - c| of the gradients g (K, D) with the shares p (K,) from one point c,
+    which a minimiser finds or which is one of the g."""
     mean = lambda c: float(p @ np.linalg.norm(g - c, axis=1))  # noqa: E731
     found: Any = minimize(mean, p @ g, method="Nelder-Mead", options={"xatol": 1e-12, "fatol": 1e-14, "maxfev": 20_000})
     return min(found.fun, *map(mean, g))
@@ -99,12 +103,13 @@ def least_distance(p: Floats, g: Floats) -> float:
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 @near_miss("kappa_inf |g| = min_c E|g_L - c| in space too", line=3)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False, line: int = 1) -> Test:
-    """Check that T7's two constants are the largest sizes that e_len can have, given the LRE.
+    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest |e_len|/|g| for LRE_2 and LRE_inf of 1.
 
     One choice of relative acceptances r reaches each: r along the first eigenvector of the covariance, and r = +-LRE on
-    both sides of a median. No random r exceeds them. kappa_inf |g| is at most the least mean distance of g_L from one
-    c; it is that on a line, and for more than 10 strata it is computed as that.
-    """
+    both sides of a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean distance of g_l from
+    one c; it is that on a line, and for more than 10 strata it is computed as that. The test's x > 0 enlarges the
+    computed constants by the part x. Near misses: ``unweighted`` computes them for equal shares, ``exchanged`` bounds
+    e_len by LRE_2 kappa_inf, ``line`` is the dimension in which kappa_inf |g| must be the least distance."""
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -136,7 +141,9 @@ def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: boo
 @check("T7", Method.CLOSED, "T7s: cosine sqrt(1 - rho^2) is reached, rho from 1e-5 to .999", "of rho", 1e-6)
 @near_miss("e orthogonal to g instead of g + e", orthogonal=False)
 def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
-    """T7s in float64, rho from 10^-5 to .999: sine rho, cosine and bound sqrt(1 - rho^2) >= (1 - rho)/(1 + rho)."""
+    """Test T7s at ten rho from 10^-5 to .999: the strata of `sharp_strata` have the sine rho; their cosine, and the
+    bound of `theory.cosine_lemma`, are sqrt(1 - rho^2), which is at least (1 - rho)/(1 + rho). The test's x > 0
+    enlarges rho by the part x. The near miss, ``orthogonal`` False, has an error e orthogonal to g, not to g + e."""
     rhos, cases = np.array([*10.0 ** np.arange(-5, 0), 0.2, 0.5, 0.9, 0.99, 0.999]), []
     for rho in rhos:
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -154,7 +161,8 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def policies(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Softmax policies with their real scores, all responses: four rules with drop, truncate and cap."""
+    """Test T7 over all responses of six softmax policies with their real scores, for four presets with drop, truncate
+    and cap. The test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
     cases = []
     for i in range(6):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -178,9 +186,9 @@ OTHERS = (
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def simulated(rng: np.random.Generator, rho: str = "stated", draws: int = 1_500) -> Test:
-    """Draws of every log-ratio model, and of one of which a part is still: T7 holds for the drawn responses themselves,
-    with scores that differ by length and follow S a little. The sqrt band accepts 90 %.
-    """
+    """Test T7 on drawn responses themselves, of every log-ratio model and of a Gaussian one of which a part is
+    unchanged: ``draws`` at each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts
+    90 %. The test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
     cases, lengths, models = [], np.array([4.0, 16, 64, 128]), [*MODELS.values(), *OTHERS]
     for i, model in enumerate([*models, MODELS["Gaussian"]]):
         n = np.repeat(lengths, draws)

@@ -20,7 +20,9 @@ from proofs_check.tools.strata import Strata, random_strata
 @check("T8", Method.CLOSED, "g_clip/a_bar = g + e_len + e_in on random strata", "of e_len + e_in", 1e-9)
 @near_miss("e_in left out", inner=False)
 def identity(rng: np.random.Generator, inner: bool = True) -> Test:
-    """g_clip/a_bar - g, in extended precision, is e_len + e_in by ``fspo`` on random strata. x: of the errors."""
+    """Test T8 on 300 random sets of strata: g_clip/a_bar - g, in extended precision, is e_len + e_in of
+    `theory.cosine_lemma`. The test's x > 0 enlarges e_len + e_in by the part x. The near miss, ``inner`` False, drops
+    e_in."""
     found, stated = [], []
     for _ in range(300):
         case = random_strata(rng)
@@ -34,10 +36,9 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 
 
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
-    """Test in exact fractions that a* alone leaves the shortest c - a g, for c and g of three small whole numbers.
-
-    Compared are all a = k/|g|^2, k = 0, 1, ..., among which a* is. Near misses and x are those of `projection`.
-    """
+    """Test in exact fractions that a* = max(0, <c, g>)/|g|^2 alone leaves the shortest c - a g, for up to 200 pairs c
+    and g of three small whole numbers. Compared are all a = k/|g|^2, k = 0, 1, ..., among which a* is. The test's x > 0
+    enlarges a* by the part x. Near misses: ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2."""
     cases = []
     for c, g in rng.integers(-3, 4, (200, 2, 3)):
         along, size, of_c = int(c @ g), int(g @ g), int(c @ c)
@@ -61,10 +62,11 @@ def projection(
     rng: np.random.Generator, negative: bool = False, by_clipped: bool = False, everywhere: bool = False,
     of_eta: bool = False,
 ) -> Test:  # fmt: skip
-    """Of all a >= 0, a* = max(0, <c, g>)/|g|^2, 0 where g = 0, leaves the shortest c - a g, by a scalar search and in
-    fractions. With a* as normaliser fspo's eta a_bar |g| is the mean of these least lengths, less than with other
-    normalisers; what is left is orthogonal to g where a* > 0. x: of a*.
-    """
+    """Test that of all a >= 0, a* = max(0, <c, g>)/|g|^2, 0 where g = 0, leaves the shortest c - a g, by a scalar
+    search and in fractions. With a* as normaliser eta a_bar |g| of `theory.cosine_lemma` is the mean of these least
+    lengths, less than with other normalisers; what is left is orthogonal to g where a* > 0. 40 random sets of strata
+    are tried. The test's x > 0 enlarges a* by the part x. Near misses: ``negative`` allows a* < 0, ``by_clipped``
+    divides by |c|^2, ``everywhere`` states the orthogonality where a* = 0 too, ``of_eta`` the least eta."""
     stated, exact, gaps, more = [], [], [], []
     for _ in range(40):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -91,7 +93,8 @@ def projection(
 @check("T8", Method.ENUMERATED, "g is the gradient of E_new[A]", "of g", 1e-6)
 @near_miss("weight w left out", weighted=False)
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
-    """g, summed over all responses, is the gradient of E_new[A] by central differences. x: of g."""
+    """Test that g, summed over all responses of a softmax policy, is the gradient of E_new[A] by central differences.
+    The test's x > 0 enlarges g by the part x. The near miss, ``weighted`` False, leaves out the weight w."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
@@ -103,9 +106,10 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
 @near_miss("e_in left out", inner=False)
 @near_miss("the accepted share of all weight for the mean of b(l)", of_weight=True)
 def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = False) -> Test:
-    """The sum of M w A psi over all responses of softmax policies, over the mean rate, less that of w A psi is e_len +
-    e_in of the lengths, for three rules with drop, truncate and cap. x: of the errors.
-    """
+    """Test T8 over all responses of softmax policies, for three presets with drop, truncate and cap: the sum of M w A
+    psi over the mean rate, less that of w A psi, is e_len + e_in with the lengths as strata. The test's x > 0 enlarges
+    e_len + e_in by the part x. Near misses: ``inner`` False leaves e_in out, ``of_weight`` has as mean rate the sum of
+    M w over the sum of w of all responses."""
     found, stated = [], []
     for name in ("rloo", "fspo", "fspo-kl"):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.1)

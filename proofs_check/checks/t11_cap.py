@@ -23,7 +23,7 @@ from proofs_check.tools.policy import calibrated, make_bandit, update_terms
 
 
 def held(w: Floats, p: Floats, K: float) -> float:
-    """Return E[min(w, K)]."""
+    """Return E[min(w, K)] of the weights w with the probabilities p, both (N,)."""
     return float(p @ np.minimum(w, K))
 
 
@@ -39,7 +39,7 @@ class Responses:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, dimension: int = 2) -> Responses:
-        """Draw four weights and three gradients, whose mean is not small beside them."""
+        """Draw four weights and three gradients with ``dimension`` entries, whose mean is not small beside them."""
         w = np.exp(0.8 * rng.standard_normal(4))
         towards = rng.standard_normal(dimension)
         gradients = towards / np.linalg.norm(towards) + 0.6 * rng.standard_normal((3, dimension))
@@ -47,12 +47,12 @@ class Responses:
 
     @property
     def u(self) -> Floats:
-        """E[A psi], (D,)."""
+        """The mean gradient E[A psi], (D,)."""
         return self.q @ self.gradients
 
     @property
     def R(self) -> float:
-        """E|A psi|^2 over |u|^2."""
+        """R of T11: E|A psi|^2 over |u|^2, at least 1."""
         return float(self.q @ (self.gradients**2).sum(axis=1) / (self.u @ self.u))
 
     def outcomes(self, tilt: float = 0.0) -> tuple[np.ndarray, Floats]:
@@ -65,8 +65,8 @@ class Responses:
 
 
 def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], float]:
-    """Return the mean squared error of the mean of min(w, K) A psi over n responses as a function of K, as a sum over
-    all outcomes of the n responses."""
+    """Return a function of the cap K: the mean squared error of the mean of min(w, K) A psi over n responses, as a sum
+    over all outcomes of the n responses. ``tilt`` as in `Responses.outcomes`."""
     index, chance = dist.outcomes(tilt)
     truth = (chance * dist.w[index[:, 0]]) @ dist.gradients[index[:, 1]]
     at = np.array(list(product(range(chance.size), repeat=n)))
@@ -84,7 +84,10 @@ def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], 
 @near_miss("R = 1", noise=False)
 @near_miss("A psi depends on w", tilt=0.5)
 def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, tilt: float = 0.0) -> Test:
-    """A minimiser over K finds fspo's root; the error falls up to it and does not fall after it."""
+    """Test T11 on 16 random distributions of 2 or 3 responses: a minimiser over the cap K finds the root that
+    `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it. The test's x > 0 enlarges
+    the root by the part x. Near misses: n is smaller by ``less``, ``noise`` False has R = 1, A psi depends on w
+    (``tilt``)."""
     stated, found, steps = [], [], []
     for i in range(16):
         dist, n = Responses.draw(rng), 2 + i % 2
@@ -103,7 +106,8 @@ def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, til
 
 
 def lognormal_root(s: float, R: float, n: float) -> float:
-    """Return the root for a lognormal w = exp(s Z - s^2/2), by root search on closed forms at 30 digits."""
+    """Return T11's root K for a lognormal w = exp(s Z - s^2/2), by root search on closed forms at 30 digits. ``R`` is
+    E|A psi|^2 over |E[A psi]|^2, ``n`` the number of responses."""
     with mp.workdps(30):
         s, R, n = mp.mpf(s), mp.mpf(R), mp.mpf(n)
 
@@ -116,7 +120,8 @@ def lognormal_root(s: float, R: float, n: float) -> float:
 
 
 def limit_of(ratio: float, n: float, s: float) -> float:
-    """Return kappa with n L(kappa) - L(-kappa) = ratio (1 + s kappa), L(k) = phi(k) - k Phi(-k)."""
+    """Return kappa with n Lc(kappa) - Lc(-kappa) = ratio (1 + s kappa), where Lc(k) = phi(k) - k Phi(-k) and ``ratio``
+    is (R - 1)/s: T11's root is near 1 + kappa s for n responses if log w has a small standard deviation s."""
 
     def excess(k: float) -> float:
         up, down = (stats.norm.pdf(k) - z * ndtr(-z) for z in (k, -k))
@@ -131,9 +136,10 @@ def limit_of(ratio: float, n: float, s: float) -> float:
 @near_miss("R for R - 1 in the limit", off=1.0)
 @near_miss("kappa left out on the right", right=0.0)
 def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, right: float = 1.0) -> Test:
-    """fspo's root for 20,000 quantiles against root search: closed forms of the lognormal, quadrature of a gamma and a
-    uniform distribution. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes to kappa, with a gap of the size of s, for
-    R - 1 of the size of s and of n."""
+    """Test that `theory.cap_of_least_error`, for 20,000 quantiles of w, is T11's root by root search, from closed forms
+    for lognormal weights and by quadrature for gamma and uniform ones. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes
+    to kappa of `limit_of`, with a gap of the size of s. The test's x > 0 enlarges the root by the part x. Near misses:
+    ``n_out`` takes n = 1; for kappa, ``off`` 1 has R for R - 1, and ``right`` 0 leaves kappa out on the right."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
         R, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
@@ -162,7 +168,9 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, 
 @near_miss("n - 3 for n", less=3)
 @near_miss("R of twice the gradients' noise", noise=math.sqrt(2))
 def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: int = 100_000) -> Test:
-    """100,000 updates of 8 responses, lognormal weights: 2 <error, mean of A psi where w > K> has the mean 0."""
+    """Test T11 on drawn updates of 8 responses with lognormal weights: at the root the slope of the squared error in
+    the cap K, 2 <error, mean of A psi where w > K>, has the mean 0. The test's x > 0 enlarges the root by the part x.
+    Near misses: ``less`` is taken from n, ``noise`` multiplies the stated noise of the gradients."""
     n, s, spread = 8, 0.5, 1.2
     w = np.exp(s * rng.standard_normal((updates, n)) - s * s / 2)
     gradients = np.array([1.0, 0.0]) + spread * rng.standard_normal((updates, n, 2))
@@ -178,8 +186,8 @@ def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: 
 
 
 def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Floats], float]:
-    """Return the error of an update over several lengths as a function of their caps: squared bias plus variance, n p_l
-    independent responses of each length."""
+    """Return the error of an update over several lengths as a function of their caps: squared bias plus variance, for n
+    p_l independent responses, distributed as ``dists`` says, of each length."""
 
     def error(caps: Floats) -> float:
         bias, variance = np.zeros(dists[0].u.size), 0.0
@@ -196,7 +204,10 @@ def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Float
 @near_miss("own roots for parallel u_l", own=True)
 @near_miss("one cap for parallel u_l", one_cap=True)
 def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) -> Test:
-    """A minimiser over the caps of three lengths with orthogonal or parallel E[A psi | l]."""
+    """Test T11's sentence on several lengths: a minimiser over the caps of three lengths finds a root for each where
+    the E[A psi | l] are orthogonal, and where they are parallel, caps that make |u_l| (R_l K_l - E[min(w, K_l) | l])
+    one number. The test's x > 0 enlarges what is stated by the part x. Near misses: ``own`` states the roots for
+    parallel ones too, ``one_cap`` one cap for all lengths."""
     stated, found, to_the_end = [], [], {"xatol": 1e-10, "fatol": 1e-16, "maxfev": 20_000, "maxiter": 20_000}
     for _ in range(8):
         p, n = rng.dirichlet(np.full(3, 5.0)), 40.0
@@ -227,7 +238,9 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
 @near_miss("drift none", drift="none")
 @near_miss("drift tilted", drift="tilted")
 def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
-    """The upper edge of the rule's band over lengths, by an optimiser."""
+    """Test T11's remark (i) at 40 random sigma and u: an optimiser over lengths finds that the upper edge of the sqrt
+    band with the drift gaussian is at most u^2/2 nats (`theory.upper_edge_supremum`), reached at L = (u/sigma)^2. The
+    test's x > 0 enlarges u^2/2 by the part x. Near misses have another ``drift``."""
     stated, exact, away = [], [], []
     for _ in range(40):
         sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
@@ -247,8 +260,10 @@ def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
 @near_miss("plug-in", plug_in=True)
 @near_miss("tr Cov/(n - 1)", one_less=True)
 def price(rng: np.random.Generator, plug_in: bool = False, one_less: bool = False, prompts: int = 3) -> Test:
-    """The clipped gradient's mean squared error is |bias|^2 + tr Cov/n, and the mean of <d_i, d_j> over pairs of
-    different prompts is |bias|^2, for a policy whose rule clips enough."""
+    """Test T11's remark (ii) over all outcomes of an update of ``prompts`` prompts, for a policy whose rule clips
+    enough: the clipped gradient's mean squared error is |bias|^2 + tr Cov/n, and the mean of <d_i, d_j> over pairs of
+    different prompts is |bias|^2. The test's x > 0 enlarges |bias|^2 by the part x. Near misses: ``plug_in`` counts
+    each prompt with itself as a pair, ``one_less`` divides by n - 1."""
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))

@@ -20,9 +20,8 @@ from proofs_check.tools.policy import all_responses, next_symbol, scores, slopes
 
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield each prefix that a response of the sampler can have, as three things: the position of the symbol after the
-    prefix, the last symbol of the prefix, and the indices of the responses that begin with it.
-    """
+    """Yield each prefix that a response of the sampler can have as three things: the position of the symbol after the
+    prefix, the last symbol of the prefix, and the indices of the responses that begin with it."""
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
         live = np.flatnonzero(chain.drawn & (symbols[:, t] >= 0))
@@ -34,7 +33,8 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
     """Return, for each length 1..T, a policy's probability of the responses of that length that a sampler can draw, by
-    forward recursion over the tables of the next symbol's probability and of what can be drawn (T, V + 1, V + 1)."""
+    forward recursion. ``table`` holds the policy's probabilities by position, previous and next symbol, (T, V + 1, V +
+    1), and ``drawn`` whether the sampler can draw that symbol."""
     reached, masses = np.eye(table.shape[1])[-1], []
     for step, counted in zip(table, drawn, strict=True):
         ends = reached @ np.where(counted, step, 0.0)
@@ -51,7 +51,10 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 def after_prefix(
     rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False, all_of_p: bool = False
 ) -> Test:
-    """Compare the means of P/Q and of log(P/Q) after each prefix with mass and KL: Q draws, P is the policy."""
+    """Test T13 (a) and (b) over all responses that four samplers Q can draw, P the policy: the mean of e^R by length
+    and of e^r, r and k3 after each prefix are the masses and KL divergences that T13 states. The test's x > 0 enlarges
+    the stated means by the part x. Near misses: ``mass`` False states the mean 1 of e^r, ``reversed_kl`` takes KL(P ||
+    Q), ``all_of_p`` counts responses that cannot be drawn."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)
@@ -83,8 +86,10 @@ def after_prefix(
 @near_miss("mean 1", one=True)
 @near_miss("KL the other way round", reversed_kl=True)
 def wrong_log_probs(rng: np.random.Generator, one: bool = False, reversed_kl: bool = False) -> Test:
-    """The sampler draws from q and reports q_hat, p is the trainer's distribution. If p itself drew, the mean of e^r is
-    1 + chi^2(p, q_hat) and that of r is KL(p, q_hat); both are at least 1 and 0."""
+    """Test T13 (c), over all responses of a sampler that draws from q and reports q_hat, at four temperatures; p is the
+    trainer's distribution. The mean of e^r is the sum of p q/q_hat; if p itself drew, it is 1 + chi^2(p, q_hat) and
+    that of r is KL(p, q_hat). The test's x > 0 enlarges the stated means by the part x. Near misses: ``one`` states the
+    mean 1, ``reversed_kl`` KL(q_hat, p)."""
     stated, exact, slack = [], [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
@@ -115,7 +120,8 @@ the factor of some responses of a small policy.
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor (N,) by which the correction ``name`` on D + E multiplies gradients; 1 if it is "none"."""
+    """Return the factor (N,) by which the correction ``name`` on D + E multiplies each response's gradient; 1 for
+    "none"."""
     R = chain.staleness + chain.engine
     if name == "none":
         return np.ones_like(R)
@@ -127,11 +133,8 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
     """Return T13 (d)'s two parts of the bias E[c u], between lengths (D,) and inside lengths (D,), and its bound on the
-    norm of the second.
-
-    ``p``, ``lengths``, ``c`` (N,) are each response's probability, its length, and the factor f that the update uses
-    less the right one, e^Y; ``u`` (N, D) are the gradients that they multiply.
-    """
+    norm of the second. ``p``, ``lengths``, ``c`` (N,) are each response's probability, its length, and the factor f
+    that the update uses less the right one, e^Y; ``u`` (N, D) are the gradients that they multiply."""
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
         at = lengths == length
@@ -150,8 +153,10 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 @near_miss("weight e^S dropped", weighted=False)
 @near_miss("inside part left out", inner=False)
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Test:
-    """Updates with a wrong factor for e^(D + E), 1 or that of a correction: the update less the gradient of the
-    expected advantage is the sum of the parts between and inside lengths."""
+    """Test T13 (d) over all responses of four samplers, for updates with a wrong factor for e^(D + E), 1 or that of a
+    correction: the update, less the gradient of the expected advantage by finite differences, is the sum of the parts
+    between and inside lengths. The test's x > 0 enlarges the sum by the part x. Near misses: ``sign`` -1 reverses the
+    bias, ``weighted`` False leaves out e^S, ``inner`` False the part inside lengths."""
     errors, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
@@ -172,7 +177,9 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 @check("T13", Method.ATTACKED, "(d) the bound on the part inside lengths holds and is reached", "of the bound", 1e-8)
 @near_miss("second moments over all lengths", centred=False)
 def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
-    """Random factors and gradients, and gradients that are the factor times one vector, which reach the bound."""
+    """Test T13 (d)'s bound on the part inside lengths: random factors and gradients keep to it, and gradients that are
+    the factor times one vector reach it. The test's x > 0 changes the bound by the part x. The near miss, ``centred``
+    False, has second moments over all lengths in it."""
     values, bounds, reached = [], [], []
     for _ in range(60):
         lengths, p = rng.integers(1, 5, 40), rng.dirichlet(np.ones(40))
@@ -190,7 +197,10 @@ def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
 @near_miss("given one length", one_length=True)
 @near_miss("no cross terms", cross=False)
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Test:
-    """Covariances of S, D and E, centred token by token, over all responses of four samplers."""
+    """Test T13 (e) over all responses of four samplers: the covariance of two of S, D and E, centred token by token, is
+    the sum of the means of products at the same token. The test's x > 0 enlarges this sum by the part x. Near misses:
+    ``centred`` False does not centre, ``cross`` False states 0 for two different ratios, ``one_length`` keeps the
+    responses of one length alone."""
     found, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, **sampler)
@@ -221,9 +231,11 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Test:
-    """The old weights come from the sampling weights by a training step on one batch. The mean of e^E, even over that
-    batch, is the sampling policy's probability of what the sampler can draw; that of e^(D + E) is the old policy's on
-    fresh responses alone. The sampler adds noise to the logits and keeps top-p .8."""
+    """Test T13 (a) where the old weights come from the sampling weights by a training step on one batch of ``size``
+    responses, drawn ``batches`` times from a sampler with noise in the logits and top-p .8. The mean of e^E, even over
+    that batch, is the sampling policy's probability of what the sampler can draw; that of e^(D + E) is the old
+    policy's, on fresh responses alone. The test's x > 0 enlarges the stated means by the part x. Near misses:
+    ``seen="trained on"`` takes the batch for the fresh responses, ``ratio="staleness"`` takes D for D + E."""
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
     draw = truncated(sampling + 0.3 * rng.standard_normal(sampling.shape), top_p=0.8)
@@ -244,8 +256,8 @@ def first_use(
 
 
 def no_token_above(threshold: float, ar: float, lengths: np.ndarray) -> Floats:
-    """Return P(no one of l tokens exceeds the threshold) at each length l, for tokens that are a stationary Gaussian
-    AR(1) with the coefficient ``ar`` and the variance 1, by quadrature over one token after the other.
+    """Return P(no one of l tokens exceeds ``threshold``) at each of ``lengths`` l, for tokens that are a stationary
+    Gaussian AR(1) process with the coefficient ``ar`` and the variance 1, by quadrature over one token after the other.
     """
     nodes, weights = np.polynomial.legendre.leggauss(200)
     half = (threshold + 9) / 2
@@ -267,11 +279,13 @@ def largest_token(
     rng: np.random.Generator, independent: bool = False, union: bool = True, root: bool = False, one: bool = False,
     draws: int = 20_000,
 ) -> Test:  # fmt: skip
-    """Independent normal and Student-t tokens through one threshold, and through that which a token passes with
-    probability 1 - alpha^(1/l); AR(1) tokens against quadrature. 1 - l q <= a(l) <= 1 - q for AR(1), fractional noise,
-    and two processes that reach one bound each: one value repeated, and exactly one token of 1/q above. x: of a(l), and
-    of either bound.
-    """
+    """Test T13 (f) on ``draws`` responses at four lengths, 4 to 128. Independent normal and Student-t tokens are
+    accepted by (1 - q)^l through one threshold, and by alpha through that which a token passes with probability 1 -
+    alpha^(1/l); AR(1) tokens as quadrature says. 1 - l q <= a(l) <= 1 - q for AR(1), fractional noise, and two
+    processes that reach one bound each: one value repeated, and exactly one token of 1/q above. The test's x > 0 lowers
+    the stated a(l), or narrows either bound, by the part x. Near misses: ``independent`` states (1 - q)^l for AR(1),
+    ``union`` False states it as the least a(l) of dependent tokens, ``root`` has a threshold that grows like sqrt(l),
+    ``one`` one threshold for all l."""
     lengths, alpha, q = np.array([4, 16, 64, 128]), 0.8, 0.004
     edge = float(stats.norm.isf(q))
 

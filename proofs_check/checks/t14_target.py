@@ -1,7 +1,6 @@
 """T14: long-run acceptance of a band that follows a target.
 
-All checks run the class that the trainer uses.
-"""
+All checks run the class that the trainer uses."""
 
 from __future__ import annotations
 
@@ -22,30 +21,31 @@ TARGET, LENGTHS = 0.8, 4.0 ** np.arange(2, 6)
 
 
 def template(adapt: str, target: float = TARGET, width: float = 0.3) -> Rule:
-    """Return a sqrt band around the drift whose range, or range and exponent, follow a target band acceptance."""
+    """Return a sqrt band around the drift that follows the band acceptance ``target``: with its range (``adapt``
+    "range"), or range and exponent ("exponent"). ``width`` is its first range on both sides."""
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     learnt: dict[str, Any] = {"adapt": adapt, "target": target, "target_rate": "band"}
     return Rule(shape, width, width, gamma=gamma, drift="kl", **learnt)  # type: ignore[arg-type]
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
-    """Draw ``number`` lengths, log-uniform between 8 and 2,048 tokens, and S of each; return S and lengths, (N,)."""
+    """Return S and lengths (N,) of ``number`` responses to which ``model`` gives S; log-uniform lengths, 8 to 2,048
+    tokens."""
     n = np.exp(rng.uniform(math.log(8), math.log(2048), number)).round()
     return model.sample(rng, n), n
 
 
 def quantile(excess: Floats, target: float) -> float:
-    """Return, of one update's log excesses (N,), the least with a share of at least ``target`` at or below it."""
+    """Return the least of one update's log excesses (N,) such that at least the share ``target`` is at or below it."""
     return float(np.sort(excess)[np.arange(1, excess.size + 1) / excess.size >= target][0])
 
 
 def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: float) -> list[tuple[float, float, str]]:
-    """Return errors and D, each with its bound by T14 and a name, of the recursion itself under any falling gains.
-
-    A share ``still`` below alpha of the rows is accepted at any width, the others have one excess: B until theta is
-    there, A until theta is below, and so on; or any between A = 0 and B. Under equal gains B is such that theta falls
-    to A exactly, so that D comes near B - A + G_1. ``rising``, ``first_gain``, ``less``: near misses of `long_run`.
-    """
+    """Return errors of the mean acceptance and D, each with its bound by T14 and a name, of T14's recursion of theta
+    itself under 60 random sequences of falling gains. A share ``still`` below alpha of the rows is accepted at any
+    width, the others have one excess: B until theta is there, A until theta is below, and so on; or any between A = 0
+    and B. Under equal gains B is such that theta falls to A exactly, so that D comes near B - A + G_1. Near misses
+    (`long_run`): ``rising`` gains, ``first_gain``: G_1 for G_T, and ``less``, which is taken from the bound of D."""
     found = []
     for i in range(60):
         alpha, T = float(rng.uniform(0.1, 0.9)), int(rng.integers(1, 40))
@@ -73,14 +73,15 @@ def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: fl
 def long_run(
     rng: np.random.Generator, first_gain: bool = False, rising: bool = False, less: float = 0.0, accepted: bool = False
 ) -> Test:
-    """T14's bounds on the error of the mean acceptance, on that of the mean of z (1[accepted] - alpha) under
+    """Test T14's bounds on the error of the mean acceptance, on that of the mean of z (1[accepted] - alpha) under
     ``exponent`` (D of eta), and on D of a range (G_1 = 1), for bands that `OnlineRule` learns and for the recursion
-    itself. x: of each bound.
+    itself. The test's x > 0 lowers each bound by the part x. Near misses: ``first_gain`` has G_1 for G_T, ``rising``
+    lets the gains rise, ``less`` is taken from the bound of D, ``accepted`` puts all rows but one at the centre.
 
-    Rows of ``kind`` 0 come from a log-ratio model whose scale jumps between updates; of 1, also all just inside or just
-    outside the band; of 2, all outside or all at the centre; of 3, with one excess. Of 4 as many as are fewer than a
-    share alpha (``accepted``: all but one) are at the centre, where any width accepts them: log excess -infinity.
-    """
+    Each of 40 learnt bands meets rows of one of five kinds. S comes from a log-ratio model whose scale jumps between
+    updates; or is also all just inside or just outside the band; or all outside or all at the centre; or has one
+    excess; or so many rows are at the centre, where any width accepts them (log excess -infinity), as stay below the
+    target."""
     rows, models = recursion(rng, rising, first_gain, less * 0.7), list(MODELS.values())
     for i in range(40):
         adapt, kind = ("range", "exponent")[i % 2], i // 2 % 5
@@ -134,9 +135,10 @@ def learnt(
     rng: np.random.Generator, adapts: tuple[str, ...] = ("range", "exponent"), model: LogRatioModel | None = None,
     target: float = TARGET, chains: int = 40,
 ) -> Test:  # fmt: skip
-    """From a range ten times too wide the acceptance at four lengths goes to the target: the range alone under Gaussian
-    S, range and exponent under fractional noise, H = .65. Updates 60 to 90 of 256 rows.
-    """
+    """Test that a band that starts ten times too wide accepts the ``target`` at each of four lengths in updates 60 to
+    90 of 256 rows: one whose range is learnt under Gaussian S, one whose range and exponent are learnt under fractional
+    noise with H = .65 (``adapts`` names which of the two), in ``chains`` independent runs. The test's x > 0 enlarges
+    the target by the part x. Near misses have another stated ``target``, or a ``model`` that one range does not fit."""
     tests = []
     for adapt in adapts:
         dist = model or MODELS["Gaussian" if adapt == "range" else "fractional"]

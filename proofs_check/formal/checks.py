@@ -1,8 +1,7 @@
 """Statements that Coq's kernel has checked, and near misses that it has refuted.
 
 A near miss is a false neighbour of the statement. Its negation is a theorem too, so that it fails only because Coq
-accepts the proof that it is false.
-"""
+accepts the proof that it is false."""
 
 from __future__ import annotations
 
@@ -16,17 +15,15 @@ from proofs_check.frame import Check, Method, Outcome
 
 
 def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = False) -> Outcome:
-    """Look up theorems among those that Coq has proved; each must be as in ``statements.txt``, and so must
-    the definitions and the axioms.
-
-    With ``refuted`` the theorems are negations of near misses.
+    """Return the outcome of looking up ``theorems`` among those that Coq has proved; each must be as in
+    ``statements.txt``, and so must the definitions and the axioms. The random numbers are not used.
 
     Returns
     -------
     Outcome
         Margin 0 if all are proved as reviewed, else minus the number of those that are not, so that the check fails.
-        For a near miss the margin is -1 if the negations are proved, else 0. ``not_run``
-        says so if there is no Coq.
+        With ``refuted`` the theorems are negations of near misses: the margin is -1 if they are proved, else 0.
+        ``not_run`` says so if there is no Coq.
     """
     known = reviewed()
     try:

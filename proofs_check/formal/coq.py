@@ -2,8 +2,7 @@
 
 What Coq prints, the statement of each theorem, all definitions and the axioms on which all rest, is kept in
 ``statements.txt``. A review sees there what is proved: a change of a statement must change that file, which
-``python -m proofs_check.formal.coq`` writes.
-"""
+``python -m proofs_check.formal.coq`` writes."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class CoqRefused(Exception):
 
 
 def scripts(folder: Path = SCRIPTS) -> Mapping[str, str]:
-    """Return the text of every Coq script by name, each after those that it imports."""
+    """Return the text of every Coq script of ``folder`` by name, each script after those that it imports."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.v"))}
     needs = {name: re.findall(r"From FSPO Require Import ([^.]*)\.", text) for name, text in texts.items()}
     order = TopologicalSorter({name: " ".join(found).split() for name, found in needs.items()})
@@ -52,7 +51,8 @@ def scripts(folder: Path = SCRIPTS) -> Mapping[str, str]:
 
 
 def theorems(texts: Mapping[str, str]) -> list[str]:
-    """Return the names of the theorems of all scripts: those that start with the id of a statement, or with LRE."""
+    """Return the names of the theorems in the texts of all scripts: those that start with a statement's id, or with
+    LRE."""
     return [name for text in texts.values() for name in _PROVED.findall(text)]
 
 
@@ -71,7 +71,8 @@ def printed(folder: Path = SCRIPTS) -> dict[str, str]:
 
 
 def answered(folder: Path = SCRIPTS) -> str:
-    """Return all that Coq prints of the scripts as one text, which `printed` splits by theorem."""
+    """Return all that Coq prints of the scripts of ``folder`` as one text, which `printed` splits by theorem. Raises
+    what `printed` raises."""
     program = shutil.which("coqc")
     if program is None:
         raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")
@@ -128,7 +129,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def blocks(text: str) -> dict[str, str]:
-    """Split printed statements at the lines that name the theorems; blanks and line ends do not count."""
+    """Return what Coq printed of each theorem, by name, from its whole text; blanks and line ends become one blank."""
     parts = text.split(f"{_MARK}")[1:]
     return {name: " ".join(rest.split()) for name, _, rest in (part.partition("\n") for part in parts)}
 
@@ -139,7 +140,7 @@ def reviewed() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write ``statements.txt`` anew."""
+    """Parse the command line, write what Coq prints to ``statements.txt`` and return the exit status."""
     words = "Write what Coq prints of the scripts to statements.txt, for a review of the statements."
     CommandParser(prog="python -m proofs_check.formal.coq", description=words).parse_args(arguments)
     try:

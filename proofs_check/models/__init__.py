@@ -1,8 +1,7 @@
 """Log-ratio models: distributions of S given the length L (docs/theory.md section 4).
 
 Each model has a drift ``mu`` and a scale ``sigma`` per token, from which the centre of a rule's band follows, the
-``mean`` and ``variance`` of S at each length, and, if there is a formula, its ``cdf``.
-"""
+``mean`` and ``variance`` of S at each length, and, if there is a formula, its ``cdf``."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ class LogRatioModel(Protocol):
 
     @property
     def mu(self) -> float:
-        """Drift."""
+        """Drift, nats per token."""
         ...
 
     @property
     def sigma(self) -> float:
-        """Scale."""
+        """Scale, nats per root token."""
         ...
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
@@ -84,8 +84,7 @@ class SummedTokens:
 
 def matching_means(model: LogRatioModel) -> TokenMeans:
     """Return -mu of a model as its mean k3 per token and sigma^2 as its mean s^2 per token: the two means from which a
-    rule's drift is computed. So the band of a rule with drift ``kl`` is centred at the model's own drift, mu <= 0.
-    """
+    rule's drift is computed. So the band of a rule with drift ``kl`` is centred at the model's own drift, mu <= 0."""
     assert model.mu <= 0, "drift 'kl' is -k3 <= 0: it can match only a model with mu <= 0"
     return TokenMeans(-model.mu, model.sigma**2)
 

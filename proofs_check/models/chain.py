@@ -14,7 +14,8 @@ from proofs_check.models.base import SummedTokens, numbers_of
 
 
 class GivenLength(NamedTuple):
-    """Numbers of a length l: probability under the old policy, mean and variance of S, and p_new(l)/p_old(l)."""
+    """Exact numbers of one length l: its probability under the old policy, the mean (nats) and variance (nats squared)
+    of S, and the ratio p_new(l)/p_old(l)."""
 
     probability: float
     mean: float
@@ -24,15 +25,17 @@ class GivenLength(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StoppedChain(SummedTokens):
-    """The first token has a state drawn from ``start``. From state i the response ends with the probability ``ends[i]``
-    or goes on with a token of state j with the probability ``moves[i][j]``.
+    """A policy whose tokens are the states of a Markov chain that stops at random, before and after a training step.
+    The first token has a state drawn from ``start``. From state i the response ends with the probability ``ends[i]`` or
+    goes on with a token of state j with the probability ``moves[i][j]``.
 
     Attributes
     ----------
     start : array (K,)
-        The same for the old and the new policy.
+        Probabilities of the first state, the same for the old and the new policy.
     moves, ends : arrays (2, K, K), (2, K)
-        Of the old and of the new policy; each row of moves with its end sums to 1. They are 0 at the same places.
+        Probabilities of the old and of the new policy; each row of moves with its end sums to 1. They are 0 at the same
+        places.
     """
 
     start: Floats
@@ -41,19 +44,19 @@ class StoppedChain(SummedTokens):
 
     @classmethod
     def of(cls, start: ArrayLike, going_on: ArrayLike, stops: ArrayLike) -> StoppedChain:
-        """Return a chain from distributions of the next state given that the response goes on (2, K, K) and
-        probabilities to stop (2, K)."""
+        """Return a chain from the distributions of the next state if the response goes on, (2, K, K), and the
+        probabilities to stop in each state, (2, K), both of the old and the new policy."""
         ends = np.asarray(stops, np.float64)
         return cls(np.asarray(start, np.float64), np.asarray(going_on) * (1 - ends[..., None]), ends)
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:
-        """Log-ratios of each move (K, K) and of the end in each state (K,); 0 where both have probability 0."""
+        """Log-ratios, nats, of each move (K, K) and of the end in each state (K,); 0 for probability 0."""
         (P, Q), (e, f) = (np.where(both > 0, both, 1.0) for both in (self.moves, self.ends))
         return np.log(Q / P), np.log(f / e)
 
     def given(self, lengths: ArrayLike) -> list[GivenLength]:
-        """Return exact numbers of each length, by forward sums over the states."""
+        """Return the exact numbers of each of ``lengths`` (tokens), by forward sums over the states."""
         wanted = numbers_of(lengths).astype(int).tolist()
         (P, Q), (e, f), (step, last) = self.moves, self.ends, self.steps
         mass, weight = self.start, self.start
@@ -75,11 +78,11 @@ class StoppedChain(SummedTokens):
         return [found[length] for length in wanted]
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """Return E_old[S | L], nats."""
+        """Return the mean of S given each length under the old policy, nats."""
         return np.reshape([one.mean for one in self.given(np.ravel(lengths))], np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var_old[S | L], nats squared."""
+        """Return the variance of S given each length under the old policy, nats squared."""
         return np.reshape([one.variance for one in self.given(np.ravel(lengths))], np.shape(lengths))
 
     def kl_per_token(self) -> float:
@@ -101,7 +104,7 @@ class StoppedChain(SummedTokens):
         return start / start.sum(), [dist / dist.sum(axis=1, keepdims=True) for dist in dists]
 
     def kl_given(self, length: int) -> float:
-        """Return KL(old || new) of the responses of one length, by the chain rule over their tokens."""
+        """Return KL(old || new) of the responses of one length, nats, by the chain rule over their tokens."""
         (at, old), (first, new) = self.paths_given(0, length), self.paths_given(1, length)
         total = float(np.sum(at * np.log(np.where(at > 0, at, 1) / np.where(at > 0, first, 1))))
         for P, Q in zip(old, new, strict=True):
@@ -111,8 +114,7 @@ class StoppedChain(SummedTokens):
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses of one length under the old policy, (draws, length); the last holds
-        that of the end too.
-        """
+        that of the end too."""
         step, last = self.steps
         start, dists = self.paths_given(0, length)
         state, s = np.searchsorted(np.cumsum(start)[:-1], rng.random(draws), side="right"), np.zeros((draws, length))

@@ -1,8 +1,7 @@
 """Models in which S is, at every length, a shifted and scaled copy of one standard variable Z.
 
 S = mu L + scale(L) Z. The models differ in the distribution of Z and in how scale(L) grows. The sqrt band around mu L
-accepts all lengths equally often only if scale(L) is proportional to sqrt(L) (T1).
-"""
+accepts all lengths equally often only if scale(L) is proportional to sqrt(L) (T1)."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from proofs_check.models.base import WithMoments, numbers_of
 
 @dataclass(frozen=True)
 class ScaleFamily(WithMoments):
-    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses change the distribution of Z or
-    sd."""
+    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses have another distribution of Z,
+    or sd."""
 
     def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """Return draws of Z, the standard variable in S = mu L + scale(L) Z."""
@@ -45,9 +44,8 @@ class ScaleFamily(WithMoments):
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L) directly
-    (section 4 of docs/theory.md).
-    """
+    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L), not
+    summed."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
@@ -56,11 +54,9 @@ class GaussianTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class AutoregressiveTokens(ScaleFamily):
-    """Token log-ratios are a stationary Gaussian AR(1) process with |ar| < 1 (T4). S is Gaussian, so it is drawn
-    without its tokens.
-
-    ``sigma`` is the long-run scale; the variance of one token is sigma^2 (1 - ar)/(1 + ar).
-    """
+    """Token log-ratios that are a stationary Gaussian AR(1) process with the coefficient ``ar``, |ar| < 1 (T4). S is
+    Gaussian, so it is drawn without its tokens. ``sigma`` is the long-run scale; the variance of one token is sigma^2
+    (1 - ar)/(1 + ar)."""
 
     ar: float
 
@@ -68,9 +64,8 @@ class AutoregressiveTokens(ScaleFamily):
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token has the
-        stationary distribution.
-        """
+        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token is
+        stationary."""
         shocks = rng.standard_normal((draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)
@@ -79,11 +74,9 @@ class AutoregressiveTokens(ScaleFamily):
 
 @dataclass(frozen=True)
 class ScaledGamma(ScaleFamily):
-    """S = mu L + sigma sqrt(L) Z, where Z has the same standardised gamma distribution at every L, skew 2/sqrt(shape).
-
-    The distribution of (S - mu L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian.
-    A negative ``sign`` gives the left-skewed mirror image.
-    """
+    """S = mu L + sigma sqrt(L) Z, where Z at every L has one gamma distribution with the parameter ``shape``, brought
+    to mean 0 and variance 1: its skew is 2/sqrt(shape), or minus that if ``sign`` is -1. The distribution of (S - mu
+    L)/sqrt(L) does not depend on L, which is T1's only hypothesis. It is far from Gaussian."""
 
     shape: float = 1.0
     sign: int = -1
@@ -99,11 +92,8 @@ class ScaledGamma(ScaleFamily):
 
 @dataclass(frozen=True)
 class ScaledStudent(ScaleFamily):
-    """S = mu L + sigma sqrt(L) Z with Z a Student t variable of ``df`` > 2 degrees of freedom and variance 1.
-
-    The tails are heavy and do not depend on L, so the sqrt band is fair (T1). For S as a sum of heavy-tailed tokens see
-    ``StudentTokens``.
-    """
+    """S = mu L + sigma sqrt(L) Z with Z a Student t variable of ``df`` > 2 degrees of freedom and variance 1. The tails
+    are heavy and do not depend on L, so the sqrt band is fair (T1). `StudentTokens` sums heavy-tailed tokens."""
 
     df: float = 5.0
 
@@ -117,8 +107,7 @@ class ScaledStudent(ScaleFamily):
 @dataclass(frozen=True)
 class Heteroscedastic(ScaleFamily):
     """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: the scale changes with the length (T3)
-    and is sigma at the length l0.
-    """
+    and is sigma at the length l0."""
 
     beta: float = 0.1
     l0: float = 100.0
@@ -130,10 +119,8 @@ class Heteroscedastic(ScaleFamily):
 @dataclass(frozen=True)
 class FractionalNoise(ScaleFamily):
     """Token log-ratios are mu plus fractional Gaussian noise of Hurst exponent H: S is N(mu L, sigma^2 L^(2H)).
-
     ``sigma`` is the standard deviation of one token, nats; Var(S)/L has no finite limit above 0 unless H = 1/2. Tokens
-    are positively correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair only at H = 1/2
-    (T1).
+    are positively correlated at any distance (H > 1/2) or negatively (H < 1/2). The sqrt band is fair at H = 1/2 alone.
     """
 
     hurst: float = 0.6

@@ -1,6 +1,5 @@
 """Models in which S is a sum of skewed, heavy-tailed or Markov-modulated token log-ratios, so that the shape of its
-distribution changes with L.
-"""
+distribution changes with L."""
 
 from __future__ import annotations
 
@@ -20,9 +19,7 @@ _PANEL_NODES, _PANEL_WEIGHTS = np.polynomial.legendre.leggauss(16)
 @dataclass(frozen=True)
 class ExponentialTokens(WithMoments):
     """Independent token log-ratios s = mu + sigma (E - 1), with E standard exponential, so that they are skewed (T4).
-
-    The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T4.
-    """
+    The sum of L exponentials is a gamma variable, from which S is drawn. E|E - 1|^3 = 12/e - 2, the rho3 of T4."""
 
     RHO3 = 12 / np.e - 2
 
@@ -43,8 +40,7 @@ class ExponentialTokens(WithMoments):
 @dataclass(frozen=True)
 class TokenByToken(SummedTokens):
     """A token model whose S is drawn as the sum over a path of tokens: slow, but independent of the model's formula for
-    the distribution of S.
-    """
+    the distribution of S."""
 
     tokens: TokenModel
 
@@ -65,17 +61,15 @@ class TokenByToken(SummedTokens):
 
 @dataclass(frozen=True)
 class StudentTokens(SummedTokens, WithMoments):
-    """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T4).
-
-    S is summed token by token; ``cdf`` inverts the characteristic function.
-    """
+    """Independent token log-ratios mu + sigma T, T a Student t variable scaled to variance 1; ``df`` > 2 (T4). S is
+    summed token by token; ``cdf`` inverts the characteristic function."""
 
     df: float = 5.0
 
     @property
     def rho3(self) -> float:
-        """Return rho3 = E|s - mu|^3 / sigma^3 (T4) of a token log-ratio s with a Student t distribution; infinite if df
-        <= 3."""
+        """E|s - mu|^3 / sigma^3 of a token log-ratio s (rho3 of T4) with a Student t distribution; infinite if df <=
+        3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
@@ -101,8 +95,7 @@ class StudentTokens(SummedTokens, WithMoments):
 
     def _standard_cdf(self, z: Floats, length: float) -> Floats:
         """Return P(Z <= z) for z (N,), with Z the sum of ``length`` tokens less its mean, over its standard deviation,
-        by Gil-Pelaez inversion.
-        """
+        by Gil-Pelaez inversion."""
         if z.size == 0:
             return z
         end = 45.0  # where the inversion's integral ends: beyond, the characteristic function of Z is below e^-42
@@ -154,9 +147,7 @@ class MarkovTokens(SummedTokens, WithMoments):
 
     @property
     def between(self) -> float:
-        """Part of the variance of one token's log-ratio that comes from the different means in the Markov chain's two
-        states, nats squared.
-        """
+        """Part of the variance of a token's log-ratio that comes from the two states' different means, nats squared."""
         return self.mean_part * self.sigma**2 * (1 - self.persistence) / (1 + self.persistence)
 
     @property
@@ -166,8 +157,7 @@ class MarkovTokens(SummedTokens, WithMoments):
 
     @property
     def states(self) -> tuple[Floats, Floats]:
-        """Mean and variance of a token's log-ratio in each of the Markov chain's two states, (2,) both, nats and nats
-        squared."""
+        """Mean and variance of a token's log-ratio in each of the two states, (2,) both, nats and nats squared."""
         gap = math.sqrt(self.between / (self.share * (1 - self.share)))
         ratio = np.array([1.0, self.noise_ratio])
         variances = self.within / (1 - self.share + self.share * self.noise_ratio) * ratio

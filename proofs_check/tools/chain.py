@@ -1,6 +1,5 @@
 """A tabular policy whose responses were drawn by another distribution, and its four log-ratios of docs/theory.md
-section 1, computed for every possible response. Shapes: N responses, T positions, V symbols beside the end symbol.
-"""
+section 1, computed for every possible response. Shapes: N responses, T positions, V symbols beside the end symbol."""
 
 from __future__ import annotations
 
@@ -21,10 +20,8 @@ as arguments of `make_chain`.
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
     """Return the logits ``theta`` (T, V + 1, V + 1) with -inf for every next symbol that truncated sampling leaves out.
-
     Top-p keeps the fewest most likely symbols whose probability is at least ``top_p`` in (0, 1], top-k at most
-    ``top_k``, the most likely ones.
-    """
+    ``top_k``, the most likely ones."""
     order = np.argsort(-theta, axis=-1, kind="stable")
     ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)
     keep = np.cumsum(ranked, axis=-1) - ranked < top_p - 1e-12
@@ -51,7 +48,7 @@ class Chain(SmallPolicy):
 
     @cached_property
     def p_draw(self) -> Floats:
-        """Probability of each response under the distribution that draws."""
+        """Probability of each response under the distribution that draws, (N,)."""
         return self.probability(self.draw)
 
     @property
@@ -61,35 +58,31 @@ class Chain(SmallPolicy):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Lengths L in tokens, (N,)."""
+        """Lengths L in tokens, (N,), the end symbol counted."""
         return self.responses.lengths
 
     def token_log_ratios(self, theta: Floats, reference: Floats) -> Floats:
-        """Return each token's log-probability under ``theta`` less that under ``reference``, nats, (N, T).
-
-        The entries of responses that cannot be drawn are 0.
-        """
+        """Return each token's log-probability under ``theta`` less that under ``reference``, nats, (N, T). The entries
+        of responses that cannot be drawn are 0."""
         with np.errstate(invalid="ignore"):
             found = token_log_probs(theta, self.responses) - token_log_probs(reference, self.responses)
         return np.where(self.drawn[:, None], found, 0.0)
 
     @cached_property
     def update(self) -> Floats:
-        """Log-ratios S of the responses: log-probability under the new weights less that under the old ones, nats,
-        (N,).
-        """
+        """Log-ratios S of the responses, (N,): log-probability under the new weights less that under the old ones,
+        nats."""
         return self.token_log_ratios(self.new, self.old).sum(axis=1)
 
     @cached_property
     def staleness(self) -> Floats:
-        """Policy lag D: log-probability under the old weights less that under the sampling weights, nats, (N,)."""
+        """Policy lags D, (N,): log-probability under the old weights less that under the sampling weights, nats."""
         return self.token_log_ratios(self.old, self.sampling).sum(axis=1)
 
     @cached_property
     def engine(self) -> Floats:
-        """Engine log-ratio E: log-probability under the sampling weights less that under the distribution that draws,
-        nats, (N,).
-        """
+        """Engine log-ratios E, (N,): log-probability under the sampling weights less that under the distribution that
+        draws, nats."""
         return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
 
 
@@ -104,12 +97,11 @@ def make_chain(
     noise: float = 0.2,
     step: float = 0.3,
 ) -> Chain:
-    """Return a `Chain` with random logits of the sampling weights. The old weights' logits are a random step away from
-    them, the new weights' a random step away from the old ones'.
-
-    The logits of the distribution that draws are those of the sampling weights plus ``noise`` times standard normal
-    numbers, divided by the temperature and then truncated to top-p and top-k.
-    """
+    """Return a `Chain` with random logits of the sampling weights. The old weights' logits are ``step`` times random
+    numbers away from them, the new weights' so far away from the old ones'. It has ``vocabulary`` symbols beside the
+    end and responses up to ``max_length`` tokens. The logits of the distribution that draws are those of the sampling
+    weights plus ``noise`` times standard normal numbers, divided by the temperature and then truncated to top-p and
+    top-k."""
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     sampling = rng.standard_normal(shape)
     draw = truncated((sampling + noise * rng.standard_normal(shape)) / temperature, top_p, top_k)

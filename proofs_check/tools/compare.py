@@ -16,9 +16,8 @@ TINY = 1e-300
 
 
 def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Outcome:
-    """Return the outcome of a comparison of values with exact ones. The margin is log10 of ``tolerance`` over the
-    largest relative error.
-    """
+    """Return the outcome of comparing values with exact ones, entry by entry. The margin is log10 of ``tolerance``, the
+    largest relative error that passes, over the largest relative error found."""
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
     if math.isnan(error):
@@ -29,16 +28,14 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") -> Outcome:
     """Return the outcome of a check of an inequality, given its slack (larger side less smaller side) at several
-    points. The margin is the least slack plus ``rounding``, an allowance for rounding errors.
-    """
+    points. The margin is the least slack plus ``rounding``, an allowance; ``unit`` is that of the slack."""
     return Outcome(float(np.min(slack)) + rounding, unit, note=note)
 
 
 def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Outcome:
-    """Test counts (K,) of events among trials (K,) against stated probabilities (K,): binomial tests, with Bonferroni's
-    correction. The p-value is NaN where a number is NaN, and 0 where a stated probability lies outside [0, 1] by more
-    than rounding: it is false whatever the counts are.
-    """
+    """Return the outcome of binomial tests of counts (K,) of events among trials (K,) against stated probabilities
+    (K,). Its p-value, with Bonferroni's correction, is NaN where a number is NaN, and 0 where a stated probability lies
+    outside [0, 1] by more than rounding: that is false whatever the counts are."""
     from scipy.stats import binom
 
     counts, trials, expected = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials, expected))
@@ -52,9 +49,8 @@ def frequencies(counts: ArrayLike, trials: ArrayLike, expected: ArrayLike) -> Ou
 
 
 def within(counts: ArrayLike, trials: int, low: ArrayLike, high: ArrayLike) -> Outcome:
-    """Test that each of several events has a probability between ``low`` and ``high``, from its counts among trials:
-    binomial tests against both ends, Bonferroni-corrected.
-    """
+    """Return the outcome of a test that each of K events, with ``counts`` (K,) among ``trials``, has a probability
+    between ``low`` and ``high``: binomial tests against both ends, Bonferroni-corrected."""
     from scipy.stats import binom
 
     k, low, high = np.broadcast_arrays(np.asarray(counts, np.float64), np.clip(low, 0, 1), np.clip(high, 0, 1))
@@ -71,9 +67,8 @@ def bonferroni(p_values: ArrayLike) -> float:
 
 
 def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) -> Outcome:
-    """Test that the probabilities of K events are proportional to ``pattern``, whatever they are, by Pearson's
-    chi-square test. Event k happened ``counts[k]`` times in ``trials[k]`` draws.
-    """
+    """Return the outcome of Pearson's chi-square test that the probabilities of K events are proportional to
+    ``pattern`` (K,), whatever they are. Event k happened ``counts[k]`` times in ``trials[k]`` draws."""
     from scipy.stats import chi2
 
     counts, trials = (np.asarray(x, np.float64) for x in np.broadcast_arrays(counts, trials))
@@ -90,8 +85,8 @@ def homogeneous(counts: ArrayLike, trials: ArrayLike, pattern: ArrayLike = 1.0) 
 
 
 def mean_is(samples: np.ndarray, expected: ArrayLike) -> Outcome:
-    """Test the means of K columns of N independent rows (N, K) against stated values (K,), by Hotelling's T^2 with its
-    F distribution."""
+    """Return the outcome of a test of the means of K columns of N independent rows (N, K) against stated values (K,),
+    by Hotelling's T^2 with its F distribution."""
     from scipy.stats import f
 
     count, width = samples.shape
@@ -103,14 +98,16 @@ def mean_is(samples: np.ndarray, expected: ArrayLike) -> Outcome:
 
 
 def equal(stated: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Test:
-    """Test that stated values are the exact ones; x enlarges the stated ones by the part x."""
+    """Test that stated values are the exact ones up to the relative error ``tolerance``; the test's x > 0 enlarges them
+    by the part x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: close(stated * (1 + x), exact, tolerance, note)
 
 
 def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: ArrayLike = "") -> Parts:
-    """Test that values are at most bounds > 0; x makes the bounds smaller by the part x. Margin: the least relative
-    slack, plus ``rounding``. Values of one ``kind`` are one part."""
+    """Test that values are at most their bounds > 0, both (N,). The test's x > 0 multiplies the bounds by 1 - x. The
+    margin is the least 1 - value/bound, plus ``rounding``, an allowance. Values that have the same ``kind`` (N,) are
+    one part of the test."""
     part, kinds = np.asarray(values, np.float64) / np.asarray(bounds, np.float64), np.asarray(kind)
 
     def test(part: np.ndarray) -> Test:
@@ -121,8 +118,8 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
 
 
 def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: ArrayLike, unit: str) -> Test:
-    """Test that each vector found is the stated one up to the distance ``tolerance`` (one, or one for each pair); x
-    enlarges the stated vectors by the part x."""
+    """Test that each vector found is the stated one of the same place, up to the distance ``tolerance`` (one number, or
+    one for each pair), measured in ``unit``. The test's x > 0 multiplies the stated vectors by 1 + x."""
     pairs = [(np.atleast_1d(one), np.atleast_1d(other)) for one, other in zip(found, stated, strict=True)]
 
     def test(x: float) -> Outcome:
@@ -132,8 +129,8 @@ def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: 
 
 
 def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: str) -> Test:
-    """Test that no case breaks a statement: ``breaks(x, *case)`` says in exact counts whether one breaks it if it is
-    made false by x. ``of`` names the cases."""
+    """Test that no case is a counterexample of a statement. ``breaks(x, *case)`` says in exact counts whether a case is
+    one if the statement is made false by x; ``of`` says in the outcome what the cases are."""
 
     def test(x: float) -> Outcome:
         found = sum(breaks(x, *case) for case in cases)
@@ -143,29 +140,32 @@ def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: 
 
 
 def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:
-    """Test counts against stated probabilities (`frequencies`); x makes these smaller by the factor 1 - x."""
+    """Test counts (K,) of events among trials against stated probabilities (K,) by `frequencies`. The test's x > 0
+    multiplies the stated ones by 1 - x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: frequencies(counts, trials, stated * (1 - x))
 
 
 def alike(counts: ArrayLike, trials: ArrayLike) -> Test:
-    """Test that K events in order have the same probability (`homogeneous`); with x it falls by the part x from the
-    first event to the last."""
+    """Test that K events, with ``counts`` (K,) among ``trials``, have the same probability (`homogeneous`). With x > 0
+    the test states a probability that falls evenly by the part x from the first event to the last."""
     return lambda x: homogeneous(counts, trials, pattern=np.linspace(1, 1 - x, np.size(counts)))
 
 
 def means(samples: np.ndarray, stated: ArrayLike) -> Test:
-    """Test the means of columns against stated values (`mean_is`); x enlarges the stated ones by the part x."""
+    """Test the means of the K columns of ``samples`` (N, K) against stated values (K,) by `mean_is`. The test's x > 0
+    multiplies the stated ones by 1 + x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: mean_is(samples, stated * (1 + x))
 
 
 def all_of(*tests: Test) -> Parts:
-    """Return one test of several: its outcome is the worst margin or, of p-values, the least times their number."""
+    """Return one test of several parts: its outcome is the worst margin or, of p-values, the least times their
+    count."""
     return Parts(tuple(part for one in tests for part in (one.tests if isinstance(one, Parts) else (one,))))
 
 
 def beside(test: Test, *fixed: Outcome) -> Parts:
-    """Test a statement with an x and, beside it, outcomes that have none and must hold too."""
+    """Return a test of the parts of ``test`` and of ``fixed``: outcomes that have no x and must hold too."""
     first, *rest = all_of(test).tests
     return Parts((lambda x: worst(first(x), *fixed), *rest))

@@ -1,8 +1,7 @@
 """Distributions of a log-ratio R given the length L, for which checks know the acceptance of a band.
 
 With drift m and an exponent H, (R - m L)/L^H has one distribution at all lengths L, computed at 50 digits. Discrete
-distributions give exact counts.
-"""
+distributions give exact counts."""
 
 from __future__ import annotations
 
@@ -39,9 +38,8 @@ def skewed(z: Floats) -> Floats:
 
 
 def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floats:
-    """Return the share of responses that a rule's band accepts at each length l (K,), if (R - m l)/l^H has the
-    distribution ``dist``. The band's centre is m l nats.
-    """
+    """Return the share of responses that a rule's band accepts at each length l (K,), if (R - m l)/l^H of the log-ratio
+    R has the distribution function ``dist``. The band's centre is m l nats."""
     lo, hi = rule.band(lengths, m)
     return dist((hi - m * lengths) / lengths**H) - dist((lo - m * lengths) / lengths**H)
 
@@ -49,7 +47,8 @@ def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floa
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """Draw S ``draws`` times for each length; return how many of each lie in the band, as ``rule.apply`` says."""
+    """Draw S from ``model`` ``draws`` times for each of K lengths; return how many of each lie in the band of ``rule``,
+    (K,)."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
     applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
@@ -58,13 +57,12 @@ def band_counts(
 
 def mask(c_lo: float, c_hi: float, gamma: float) -> Rule:
     """Return the rule that masks responses whose engine log-ratio E lies outside m L + L^gamma [-c_lo, c_hi], nats,
-    with the drift m of ``kl``.
-    """
+    with the drift m of ``kl``, nats per token."""
     return Rule("power", c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")
 
 
 class Discrete(NamedTuple):
-    """A distribution of a few values, in eighths, with whole numbers as weights, so that float64 is exact and
+    """A distribution of a few values, multiples of 1/8, with whole numbers as weights: float64 is exact, and
     probabilities are counts."""
 
     values: np.ndarray
@@ -72,11 +70,11 @@ class Discrete(NamedTuple):
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Discrete:
-        """Draw a distribution of up to 5 values in [-24, 24] eighths."""
+        """Draw a distribution of up to 5 values in [-3, 3], multiples of 1/8, with weights from 1 to 9."""
         values = rng.choice(np.arange(-24, 25), int(rng.integers(1, 6)), replace=False) / 8
         return cls(values, rng.integers(1, 10, values.size))
 
     def same_as(self, other: Discrete) -> bool:
-        """Return whether two distributions are one."""
+        """Return whether two distributions have the same values with the same probabilities."""
         own, theirs = ({v: w / x.weights.sum() for v, w in zip(*x, strict=True)} for x in (self, other))
         return own == theirs

@@ -2,8 +2,7 @@
 
 At position t the next symbol is drawn from softmax(theta[t, previous symbol]). Of the symbols 0, 1, ..., V, the last
 ends the response. The score of a response y is the gradient psi = grad log pi(y) of this policy, not a made-up vector,
-so the checks test statements about the update on a real policy.
-"""
+so the checks test statements about the update on a real policy."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ class PolicyResponses:
 
 
 def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
-    """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens."""
+    """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens, some without
+    end."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
     rows, of = [], range(vocabulary)
@@ -49,15 +49,15 @@ def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
 
 def token_log_probs(theta: Floats, responses: PolicyResponses) -> Floats:
     """Return log pi of each token, (N, T), 0 after the end, under the logits ``theta`` (T, V + 1, V + 1) by position,
-    previous symbol (V at the start) and next symbol.
-    """
+    previous symbol (V at the start) and next symbol."""
     log_pi = theta - np.log(np.exp(theta).sum(axis=-1, keepdims=True))
     position, previous, symbol, live = states(theta, responses)
     return np.where(live, log_pi[position, previous, symbol], 0.0)
 
 
 def next_symbol(theta: Floats) -> Floats:
-    """Return the policy's probabilities of the next symbol by position and previous symbol, from logits ``theta``."""
+    """Return the policy's probabilities of the next symbol (T, V + 1, V + 1), by position, previous and next symbol,
+    from logits ``theta`` of this shape."""
     return np.exp(theta) / np.exp(theta).sum(axis=-1, keepdims=True)
 
 
@@ -81,7 +81,7 @@ def slopes(f: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> F
 
 
 def states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return position, previous symbol, symbol (0 after the end) and whether the token exists, of each token (N, T)."""
+    """Return of each token (N, T) its position, previous symbol, symbol (0 after the end) and whether it exists."""
     live = responses.symbols >= 0
     symbol = np.where(live, responses.symbols, 0)
     start = np.full((len(symbol), 1), theta.shape[1] - 1)
@@ -101,8 +101,10 @@ class SmallPolicy:
     ----------
     old, new : arrays (T, V + 1, V + 1)
         Logits by position, previous and next symbol.
-    responses : PolicyResponses, all N
+    responses : PolicyResponses
+        All N responses that the policy can draw.
     advantages : array (N,)
+        The advantage of each response.
     """
 
     old: Floats
@@ -116,15 +118,15 @@ class SmallPolicy:
 
     @cached_property
     def psi(self) -> Floats:
-        """Scores of all responses under the new policy, (N, new.size)."""
+        """Scores of all responses under the new policy, (N, P): gradients of log pi_new with respect to the P
+        logits."""
         return scores(self.new, self.responses)
 
 
 @dataclass(frozen=True)
 class Bandit(SmallPolicy):
-    """A `SmallPolicy` that also drew the responses before its step; some of them have A = 0. The properties are the
-    quantities of docs/theory.md section 1.
-    """
+    """A `SmallPolicy` whose old weights drew the responses; some of them have A = 0. The properties are the quantities
+    of docs/theory.md section 1."""
 
     @cached_property
     def token_log_ratios(self) -> Floats:
@@ -143,27 +145,26 @@ class Bandit(SmallPolicy):
 
     @cached_property
     def p_old(self) -> Floats:
-        """Probability of each response under the old policy."""
+        """Probability of each response under the old policy, (N,)."""
         return self.probability(self.old)
 
     @property
     def p_new(self) -> Floats:
-        """Probability of each response under the new policy."""
+        """Probability of each response under the new policy, (N,)."""
         return self.probability(self.new)
 
     def drift_stats(self) -> DriftStats:
         """Return three expectations under the old policy, from which a rule's drift follows: the sum of k3 over a
-        response's tokens, the sum of their squared token log-ratios, and the length.
-        """
+        response's tokens, the sum of their squared token log-ratios, and the length."""
         s, p = self.token_log_ratios, self.p_old
         k3 = (np.expm1(s) - s).sum(axis=1)
         return DriftStats(float(p @ k3), float(p @ (s**2).sum(axis=1)), float(p @ self.responses.lengths))
 
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
-    """Return a `Bandit` (a small policy before and after a step) with random old logits, new logits a random step away,
-    and random advantages, about a fifth of which are 0.
-    """
+    """Return a `Bandit` with random old logits, new logits that are ``step`` times random numbers away, and random
+    advantages, about a fifth of which are 0. It has ``vocabulary`` symbols beside the end and responses up to
+    ``max_length`` tokens."""
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     old = 0.5 * rng.standard_normal(shape)
     responses = all_responses(vocabulary, max_length)
@@ -174,15 +175,15 @@ def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int =
 
 def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
     """Return the rule of a preset with its range scaled so that its band holds the share ``target`` of all responses of
-    the small policy ``bandit``. Each response counts once, whatever its probability.
-    """
+    the small policy ``bandit``. Each response counts once, whatever its probability."""
     rule = preset(name).rule
     m = rule.centre(bandit.drift_stats())
     return calibrate(rule, bandit.log_ratio, bandit.lengths, bandit.advantages, target, m)
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
-    """Return the clipped gradient M w A psi and the true gradient w A psi of each response, (N, new.size)."""
+    """Return the clipped gradient M w A psi and the unclipped one, w A psi, of each response, (N, P) each, for P
+    logits."""
     applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi

@@ -13,9 +13,8 @@ from fspo.theory import Floats
 
 @dataclass(frozen=True)
 class Strata:
-    """Inputs of the cosine lemma for K strata: shares p and normalisers a (K,), mean true and clipped gradients (K, D).
-    The order of the first three is that of ``tools.policy.strata``.
-    """
+    """Inputs of the cosine lemma for K strata: shares p and normalisers a (K,), mean gradients without the rule, g, and
+    with it, clipped, (K, D)."""
 
     p: Floats
     g: Floats
@@ -23,13 +22,13 @@ class Strata:
     a: Floats
 
     def lemma(self) -> theory.CosineLemma:
-        """Return what ``fspo.theory`` computes for these strata."""
+        """Return `theory.cosine_lemma` of these strata: what is checked."""
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def sine(self) -> float:
         """Return the sine of the angle between unclipped and clipped gradient, 1 if it is 90 degrees or more. It is
-        computed from the part of the clipped one across the other, without ``fspo``: 1 - cosine^2 would lose digits.
-        """
+        computed from the part of the clipped gradient orthogonal to the unclipped one, without ``fspo``: 1 - cosine^2
+        would lose digits."""
         true, update = self.p @ self.g, self.p @ self.clipped
         along = float(true @ update) / float(true @ true)
         if not along > 0:
@@ -38,12 +37,10 @@ class Strata:
 
 
 def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: bool = True) -> Strata:
-    """Return T7s's two strata, whose clipped and unclipped gradient have the cosine sqrt(1 - rho^2).
-
-    The unclipped gradient is (1, 0), LRE_inf is ``eps``, and the error e has the norm rho and is orthogonal to the
-    clipped one, or to (1, 0) if ``orthogonal`` is False (a near miss). The part ``inside`` of it is lost inside the
-    strata, the rest by their unequal rates.
-    """
+    """Return T7s's two strata, whose clipped and unclipped gradient have the cosine sqrt(1 - rho^2). The unclipped
+    gradient is g = (1, 0), LRE_inf is ``eps``, and the error e, clipped less unclipped gradient, has the norm rho and
+    is orthogonal to g + e, or to g if ``orthogonal`` is False (a near miss). The part ``inside`` of e is lost inside
+    the strata, the rest by their unequal acceptances."""
     e = rho * (np.array([-rho, math.sqrt((1 - rho) * (1 + rho))]) if orthogonal else np.array([0.0, 1.0]))
     v, a = (1 - inside) * e / eps, np.array([1 + eps, 1 - eps])
     g = np.array([1.0, 0.0]) + np.stack([v, -v])
@@ -51,9 +48,8 @@ def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: 
 
 
 def random_strata(rng: np.random.Generator) -> Strata:
-    """Draw 1 to 200 strata in dimension 1 to 64; some have shares or rates of 10^-12 or 0, some are small whole numbers
-    that repeat.
-    """
+    """Draw 1 to 200 strata in dimension 1 to 64; some have shares or acceptances of 10^-12 or 0, some have gradients
+    that are nearly parallel or small whole numbers that repeat."""
     sizes = np.array([1, 2, 3, rng.integers(4, 41), rng.integers(41, 201)])
     K = int(rng.choice(sizes, p=[0.05, 0.2, 0.15, 0.5, 0.1]))
     D = int(2 ** rng.integers(0, 7))

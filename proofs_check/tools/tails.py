@@ -11,7 +11,7 @@ from scipy import optimize, special
 
 
 class Changed(NamedTuple):
-    """A distribution of X/L^H of the changed responses: ``tail`` is 1 - F at an mpmath number, ``quantile`` F's
+    """A distribution F of X/L^H of the changed responses: ``tail`` is 1 - F, at an mpmath number, ``quantile`` F's
     inverse."""
 
     tail: Callable[[Any], Any]
@@ -35,7 +35,7 @@ DISTRIBUTIONS = (NORMAL, STUDENT, LOGISTIC, ONE_EDGE)
 
 
 def inverse(cdf: Callable[[float], float]) -> Callable[[float], float]:
-    """Return the quantiles of a distribution on x > 0, by root search."""
+    """Return the inverse of a distribution function on x > 0, by root search."""
 
     def quantile(p: float) -> float:
         found: Any = optimize.brentq(lambda x: cdf(x) - p, 0.0, 1e6, xtol=1e-14)
@@ -45,21 +45,20 @@ def inverse(cdf: Callable[[float], float]) -> Callable[[float], float]:
 
 
 class Component(NamedTuple):
-    """A component of a mixture near a length: its tail P(X > q) as a function of log l and q, and by (b) the growth g
-    of its quantile with the tail t."""
+    """A component of a mixture (T10 (b)) near a length: ``tail(z, q)`` is its P(X > q) at the log length z, and
+    ``growth(z, t)`` the slope in z of the log of its quantile with the tail t."""
 
     tail: Callable[[Any, Any], Any]
     growth: Callable[[Any, Any], Any]
 
 
 def scaled(dist: Changed, H: float) -> Component:
-    """Return a component of which X/l^H has one distribution."""
+    """Return the component of which X/l^H has the distribution ``dist`` at every length l."""
     return Component(lambda z, q: dist.tail(q * mp.exp(-H * z)), lambda z, t: H)
 
 
 def log_logistic(H: float, power: float, slope: float) -> Component:
-    """Return a component with the tail 1/(1 + (q/l^H)^k), k = power + slope log l: its distribution changes with the
-    length."""
+    """Return a component with the tail 1/(1 + (q/l^H)^k), where k = ``power`` + ``slope`` log l changes with l."""
 
     def k(z: Any) -> Any:
         return power + slope * z
@@ -75,7 +74,8 @@ UNCHANGED = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
 
 
 class Mixture(NamedTuple):
-    """Components with shares proportional to exp(level + slope log l), and the tail of which the quantile is sought."""
+    """A mixture of the components ``dists``, with shares proportional to exp(level + slope log l) at the length l.
+    ``tail`` is 1 - alpha, the tail of the quantile that `log_quantile` finds."""
 
     dists: list[Component]
     level: list[float]
@@ -83,12 +83,12 @@ class Mixture(NamedTuple):
     tail: Any
 
     def shares(self, z: Any) -> list[Any]:
-        """Return the components' shares at log l = z."""
+        """Return the components' shares at the log length z; they sum to 1."""
         raw = [mp.exp(a + b * z) for a, b in zip(self.level, self.slope, strict=True)]
         return [x / mp.fsum(raw) for x in raw]
 
     def log_quantile(self, z: Any) -> Any:
-        """Return the log of the quantile at log l = z, by root search."""
+        """Return the log of the mixture's quantile with the tail ``tail`` at the log length z, by root search."""
         pi = self.shares(z)
 
         def beyond(y: Any) -> Any:
@@ -98,8 +98,8 @@ class Mixture(NamedTuple):
 
 
 class FarTail(NamedTuple):
-    """A tail 1 - F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; it falls like x^-k (infinity
-    if faster than any power). ``steps`` are the n at which the limit is looked at, where y is about n^2."""
+    """A tail 1 - F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; the tail falls like x^-k
+    (``k`` infinity if faster than any power). ``steps`` are numbers n at which the limit is looked at, y about n^2."""
 
     log_z: Callable[[Any], Any]
     k: float
@@ -107,13 +107,13 @@ class FarTail(NamedTuple):
 
 
 def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return ``log_z`` of a tail, by root search from ``guess(y)``."""
+    """Return the function ``log_z`` of `FarTail` for ``tail`` by root search, which starts at ``guess(y)``."""
     return lambda y: mp.findroot(lambda t: mp.log(tail(mp.exp(t))) + y, (guess(y), guess(y) * (1 + mp.mpf(10) ** -6)))
 
 
 def in_steps(y: Any) -> Any:
-    """Return ``log_z`` of a distribution that is lighter than any power and falls in steps: 1 - F is e^(-n^2) at 4^n
-    and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
+    """Return `FarTail.log_z` at y of a distribution that is lighter than any power and falls in steps: 1 - F is
+    e^(-n^2) at 4^n and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
     n = int(mp.floor(mp.sqrt(y)))
     flat, past = mp.mpf(2) ** -n, y - n**2
     if past <= flat:
