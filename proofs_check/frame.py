@@ -84,14 +84,14 @@ def worst(*outcomes: Outcome) -> Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """A test of several statements, the parts, that must hold together. ``on_error`` is the margin if a part raises an
-    error."""
+    """A test of several statements, the parts, that must hold together. If one raises an error, the margin is
+    ``on_error``."""
 
     tests: tuple[Test, ...]
     on_error: float = -math.inf
 
     def __call__(self, x: float, alone: int | None = None) -> Outcome:
-        """Judge all parts, each made false by x; or only the part number ``alone`` made false and the others true."""
+        """Judge all parts, each made false by x, or only the part number ``alone`` made false and the others true."""
         try:
             return worst(*(one(x if alone in (None, i) else 0.0) for i, one in enumerate(self.tests)))
         except Exception as error:  # an exception in one check must not lose the report on the other checks
@@ -206,8 +206,8 @@ class Row:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's step-down method, in the given order (Holm 1979). NaN stays NaN, but is
-    counted."""
+    """Return p-values adjusted by Holm's step-down method (Holm 1979), in the given order. NaN stays NaN, but
+    counts."""
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -266,8 +266,7 @@ def run_one(index: int, check: Check, seed: int) -> Raw:
 
 
 def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Parts:
-    """Gather a check's evidence and return its test, which raises nothing: an exception becomes the margin
-    ``on_error``."""
+    """Gather a check's evidence and return its test, which raises nothing: an error becomes the margin ``on_error``."""
     try:
         found = run(rng)
     except Exception as error:

@@ -182,8 +182,7 @@ class GradLog:
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers (M,) of the rows with a score, and their scores psi (M, D), float32.
 
-        A score is the product of the stored unit vector and the stored norm.
-        """
+        A score is the product of the stored unit vector and the stored norm."""
         taken = self.column("score_status") == "ok"
         index = np.flatnonzero(taken & self.table["score_unit"].is_valid().to_numpy())
         if index.size == 0:
@@ -221,8 +220,7 @@ def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
     """Return the clip rule ("rule") or the correction ("correction") that a log's header names; None if it names none.
 
     The result is also None for a rule of an earlier release that is gone; `gone_rule` says which. Raises UserError if
-    the entry is not a rule.
-    """
+    the entry is not a rule."""
     try:
         return _made(header, name)
     except GoneError:

@@ -19,8 +19,7 @@ from proofs_check.tools.settings import DIGITS, MU, SIGMA
 
 
 def symmetric(shape: Any, edge: float) -> Rule:
-    """Return the rule with the band [-edge, edge] nats (``shape`` "fixed"), or [-edge l, edge l] at length l
-    ("linear")."""
+    """Return the rule with the band [-edge, edge] nats (``shape`` "fixed"), or that times the length ("linear")."""
     return Rule(shape, -math.expm1(-edge), math.expm1(edge))
 
 

@@ -118,8 +118,7 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
     """Test T3's simple bounds |a(l) - a_0| <= B_l, a_0 the acceptance without errors: ``cases`` random rules, each with
     a wrong drift and with a wrong scale, at twelve lengths from 1 to 10^5 tokens. The test's x > 0 lowers B_l by the
-    part x. Near misses: ``slope`` False leaves out the term of unlike ranges, ``edges`` 1 halves the bound for the
-    scale."""
+    part x. Near misses: ``slope`` False drops the term of unlike ranges, ``edges`` 1 halves the bound for the scale."""
     rows = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
     for i in range(cases):

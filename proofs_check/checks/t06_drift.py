@@ -45,8 +45,8 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
     """Test T6 (a) on the chain `CHAIN` at 10, 100 and 1,000 tokens: `theory.drift_given_length`, of the KL given the
     length by the chain rule over the tokens of the conditioned chains, is the mean of S by forward sums over the
-    states. The test's x > 0 enlarges the stated mean by the part x. The near miss, ``shift`` False, leaves out
-    p_new/p_old."""
+    states. The test's x > 0 enlarges the stated mean by the part x. The near miss, ``shift`` False, omits p_new/p_old.
+    """
     del rng
     lengths = [10, 100, 1_000]
     given = CHAIN.given(lengths)

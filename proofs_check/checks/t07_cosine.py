@@ -72,8 +72,8 @@ def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
 
 def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
     """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 random directions u finds,
-    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median, and the sum that r
-    gives is the next u."""
+    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median, and the next u the
+    sum."""
     best = 0.0
     for u in rng.normal(size=(40, g.shape[1])):
         for _ in range(30):
@@ -186,9 +186,9 @@ OTHERS = (
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def simulated(rng: np.random.Generator, rho: str = "stated", draws: int = 1_500) -> Test:
-    """Test T7 on drawn responses themselves, of every log-ratio model and of a Gaussian one of which a part is
-    unchanged: ``draws`` at each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts
-    90 %. The test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
+    """Test T7 on drawn responses of every log-ratio model and of a Gaussian one with a part unchanged: ``draws`` at
+    each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts 90 %. The test's x > 0
+    lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
     cases, lengths, models = [], np.array([4.0, 16, 64, 128]), [*MODELS.values(), *OTHERS]
     for i, model in enumerate([*models, MODELS["Gaussian"]]):
         n = np.repeat(lengths, draws)

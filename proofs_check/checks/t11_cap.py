@@ -29,8 +29,8 @@ def held(w: Floats, p: Floats, K: float) -> float:
 
 @dataclass(frozen=True)
 class Responses:
-    """A distribution of responses: weights w with probabilities p (K,), and, independent of them, gradients A psi (J,
-    D) with probabilities q (J,)."""
+    """A distribution of responses: weights w (K,) with probabilities p (K,) and, independent of them, gradients A psi
+    (J, D) with probabilities q (J,)."""
 
     w: Floats
     p: Floats
@@ -86,8 +86,7 @@ def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], 
 def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, tilt: float = 0.0) -> Test:
     """Test T11 on 16 random distributions of 2 or 3 responses: a minimiser over the cap K finds the root that
     `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it. The test's x > 0 enlarges
-    the root by the part x. Near misses: n is smaller by ``less``, ``noise`` False has R = 1, A psi depends on w
-    (``tilt``)."""
+    the root by the part x. Near misses: ``less`` lowers n, ``noise`` False has R = 1, ``tilt`` ties A psi to w."""
     stated, found, steps = [], [], []
     for i in range(16):
         dist, n = Responses.draw(rng), 2 + i % 2

@@ -120,7 +120,7 @@ the factor of some responses of a small policy.
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor (N,) by which the correction ``name`` on D + E multiplies each response's gradient; 1 for
+    """Return the factor (N,) by which the correction ``name`` on D + E multiplies responses' gradients; 1 for
     "none"."""
     R = chain.staleness + chain.engine
     if name == "none":

@@ -29,8 +29,7 @@ def template(adapt: str, target: float = TARGET, width: float = 0.3) -> Rule:
 
 
 def drawn(rng: np.random.Generator, model: LogRatioModel, number: int) -> tuple[Floats, Floats]:
-    """Return S and lengths (N,) of ``number`` responses to which ``model`` gives S; log-uniform lengths, 8 to 2,048
-    tokens."""
+    """Return S and lengths (N,) of ``number`` responses: ``model`` gives S, lengths are log-uniform from 8 to 2,048."""
     n = np.exp(rng.uniform(math.log(8), math.log(2048), number)).round()
     return model.sample(rng, n), n
 
@@ -80,8 +79,7 @@ def long_run(
 
     Each of 40 learnt bands meets rows of one of five kinds. S comes from a log-ratio model whose scale jumps between
     updates; or is also all just inside or just outside the band; or all outside or all at the centre; or has one
-    excess; or so many rows are at the centre, where any width accepts them (log excess -infinity), as stay below the
-    target."""
+    excess; or so many rows are at the centre, where any width accepts them (log excess -infinity), below the target."""
     rows, models = recursion(rng, rising, first_gain, less * 0.7), list(MODELS.values())
     for i in range(40):
         adapt, kind = ("range", "exponent")[i % 2], i // 2 % 5

@@ -51,8 +51,7 @@ def scripts(folder: Path = SCRIPTS) -> Mapping[str, str]:
 
 
 def theorems(texts: Mapping[str, str]) -> list[str]:
-    """Return the names of the theorems in the texts of all scripts: those that start with a statement's id, or with
-    LRE."""
+    """Return the names of the theorems in the texts of all scripts: those that start with a statement's id or LRE."""
     return [name for text in texts.values() for name in _PROVED.findall(text)]
 
 

@@ -34,7 +34,7 @@ class StoppedChain(SummedTokens):
     start : array (K,)
         Probabilities of the first state, the same for the old and the new policy.
     moves, ends : arrays (2, K, K), (2, K)
-        Probabilities of the old and of the new policy; each row of moves with its end sums to 1. They are 0 at the same
+        Probabilities of the old and of the new policy; each row of moves with its end sums to 1. Both are 0 at the same
         places.
     """
 
@@ -113,8 +113,8 @@ class StoppedChain(SummedTokens):
         return total
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses of one length under the old policy, (draws, length); the last holds
-        that of the end too."""
+        """Draw the token log-ratios of responses of one length under the old policy, (draws, length); the last has the
+        end's too."""
         step, last = self.steps
         start, dists = self.paths_given(0, length)
         state, s = np.searchsorted(np.cumsum(start)[:-1], rng.random(draws), side="right"), np.zeros((draws, length))

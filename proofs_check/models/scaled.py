@@ -19,8 +19,7 @@ from proofs_check.models.base import WithMoments, numbers_of
 
 @dataclass(frozen=True)
 class ScaleFamily(WithMoments):
-    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses have another distribution of Z,
-    or sd."""
+    """S = mu L + sd(L) Z with Z standard normal and sd(L) = sigma sqrt(L); subclasses have another Z or another sd."""
 
     def _draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         """Return draws of Z, the standard variable in S = mu L + scale(L) Z."""
@@ -44,8 +43,8 @@ class ScaleFamily(WithMoments):
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn from N(mu L, sigma^2 L), not
-    summed."""
+    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn at once, from N(mu L, sigma^2
+    L)."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
@@ -64,8 +63,7 @@ class AutoregressiveTokens(ScaleFamily):
         return self.sigma**2 * n * theory.ar1_variance_ratio(self.ar, n)
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first token is
-        stationary."""
+        """Draw the token log-ratios of responses, (draws, length), by the AR(1) recursion; the first is stationary."""
         shocks = rng.standard_normal((draws, length))
         token_scale = self.sigma * math.sqrt((1 - self.ar) / (1 + self.ar))
         shocks[:, 1:] *= math.sqrt(1 - self.ar**2)

@@ -68,7 +68,7 @@ class StudentTokens(SummedTokens, WithMoments):
 
     @property
     def rho3(self) -> float:
-        """E|s - mu|^3 / sigma^3 of a token log-ratio s (rho3 of T4) with a Student t distribution; infinite if df <=
+        """rho3 of T4, E|s - mu|^3 / sigma^3, of a token log-ratio s with a Student t distribution; infinite if df <=
         3."""
         if self.df <= 3:
             return math.inf

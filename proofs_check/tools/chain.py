@@ -70,7 +70,7 @@ class Chain(SmallPolicy):
 
     @cached_property
     def update(self) -> Floats:
-        """Log-ratios S of the responses, (N,): log-probability under the new weights less that under the old ones,
+        """Log-ratios S, (N,): log-probability of each response under the new weights less that under the old ones,
         nats."""
         return self.token_log_ratios(self.new, self.old).sum(axis=1)
 
@@ -81,8 +81,7 @@ class Chain(SmallPolicy):
 
     @cached_property
     def engine(self) -> Floats:
-        """Engine log-ratios E, (N,): log-probability under the sampling weights less that under the distribution that
-        draws, nats."""
+        """Engine log-ratios E, (N,): log-probability under the sampling weights less that under what draws, nats."""
         return self.token_log_ratios(self.sampling, self.draw).sum(axis=1)
 
 

@@ -160,8 +160,7 @@ def means(samples: np.ndarray, stated: ArrayLike) -> Test:
 
 
 def all_of(*tests: Test) -> Parts:
-    """Return one test of several parts: its outcome is the worst margin or, of p-values, the least times their
-    count."""
+    """Return one test of several parts: its outcome is the worst margin or the least p-value times their number."""
     return Parts(tuple(part for one in tests for part in (one.tests if isinstance(one, Parts) else (one,))))
 
 

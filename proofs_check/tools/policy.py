@@ -35,8 +35,8 @@ class PolicyResponses:
 
 
 def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
-    """Return every response over ``vocabulary`` symbols and the end symbol, up to ``max_length`` tokens, some without
-    end."""
+    """Return all responses over ``vocabulary`` symbols and the end symbol: ended ones, and cut off at
+    ``max_length``."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
     rows, of = [], range(vocabulary)
@@ -118,8 +118,7 @@ class SmallPolicy:
 
     @cached_property
     def psi(self) -> Floats:
-        """Scores of all responses under the new policy, (N, P): gradients of log pi_new with respect to the P
-        logits."""
+        """Scores of all responses under the new policy, (N, P): gradients of log pi_new with respect to P logits."""
         return scores(self.new, self.responses)
 
 
@@ -163,8 +162,7 @@ class Bandit(SmallPolicy):
 
 def make_bandit(rng: np.random.Generator, vocabulary: int = 3, max_length: int = 6, step: float = 0.3) -> Bandit:
     """Return a `Bandit` with random old logits, new logits that are ``step`` times random numbers away, and random
-    advantages, about a fifth of which are 0. It has ``vocabulary`` symbols beside the end and responses up to
-    ``max_length`` tokens."""
+    advantages, about a fifth of which are 0. It has ``vocabulary`` symbols and at most ``max_length`` tokens."""
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     old = 0.5 * rng.standard_normal(shape)
     responses = all_responses(vocabulary, max_length)
@@ -182,8 +180,7 @@ def calibrated(bandit: Bandit, name: str, target: float) -> Rule:
 
 
 def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
-    """Return the clipped gradient M w A psi and the unclipped one, w A psi, of each response, (N, P) each, for P
-    logits."""
+    """Return each response's clipped gradient M w A psi and its unclipped one, w A psi, (N, P) each, for P logits."""
     applied = rule.apply(bandit.log_ratio, bandit.lengths, bandit.advantages, rule.centre(bandit.drift_stats()))
     psi = bandit.psi * bandit.advantages[:, None]
     return applied.clipped_weight[:, None] * psi, applied.weight[:, None] * psi

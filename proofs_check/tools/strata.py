@@ -27,8 +27,8 @@ class Strata:
 
     def sine(self) -> float:
         """Return the sine of the angle between unclipped and clipped gradient, 1 if it is 90 degrees or more. It is
-        computed from the part of the clipped gradient orthogonal to the unclipped one, without ``fspo``: 1 - cosine^2
-        would lose digits."""
+        computed from the part of the clipped gradient orthogonal to the unclipped one, since 1 - cosine^2 would lose
+        digits."""
         true, update = self.p @ self.g, self.p @ self.clipped
         along = float(true @ update) / float(true @ true)
         if not along > 0:

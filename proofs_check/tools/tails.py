@@ -11,8 +11,7 @@ from scipy import optimize, special
 
 
 class Changed(NamedTuple):
-    """A distribution F of X/L^H of the changed responses: ``tail`` is 1 - F, at an mpmath number, ``quantile`` F's
-    inverse."""
+    """A distribution F of X/L^H of the changed responses: ``tail`` is 1 - F, at an mpmath number, ``quantile`` F^-1."""
 
     tail: Callable[[Any], Any]
     quantile: Callable[[float], float]
