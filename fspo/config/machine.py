@@ -37,7 +37,7 @@ class MachineConfig(Ranged, group="machine"):
 
     @property
     def gib(self) -> float:
-        """Memory of each GPU, or of each process on a CPU, GiB."""
+        """Memory of each GPU, or of each process on a CPU, GiB: the option ``memory``, or its default."""
         if self.memory is not None:
             return self.memory
         return 80.0 if self.device == "gpu" else psutil.virtual_memory().total / 2**30 / self.gpus

@@ -15,8 +15,8 @@ SEEDS = 2**32 - 1
 
 
 class Range(NamedTuple):
-    """The values that an option may have: from ``low`` to ``high``, and those in ``also``. ``above`` and ``below`` say
-    whether a value must be above ``low`` and below ``high``."""
+    """The values that a number may have: from ``low`` to ``high``, and those in ``also``. ``above`` and ``below`` say
+    whether ``low`` and ``high`` themselves are excluded."""
 
     low: float
     high: float
@@ -53,7 +53,8 @@ def number(
     below: bool = False,
     also: tuple[float, ...] = (),
 ) -> Any:
-    """Make a dataclass field for a number with a range; with the default None the option may be left out."""
+    """Make a dataclass field for a number with a range, as in `Range`; with the default None the option may be left
+    out."""
     return field(default=default, metadata={"range": Range(low, high, above, below, also)})
 
 
@@ -70,7 +71,8 @@ def check_ranges(config: Any, group: str) -> None:
 
 @dataclass(frozen=True)
 class Ranged:
-    """Base of a group of options, whose numbers must lie in the ranges of their fields; messages call it ``group``."""
+    """Base of a group of options, dataclasses whose numbers must lie in the ranges of their fields; a number that does
+    not is refused with a message that names the group."""
 
     _group = ""
 

@@ -29,12 +29,15 @@ class ObjectiveConfig:
     Parameters
     ----------
     aggregation : {"response", "sequence", "token", "constant"}
-        How the terms are averaged; `fspo.objective.aggregate` gives the formula of each, and its effect on long
-        responses.
+        How the terms are averaged. "response": a response's terms are summed, and the mean is over responses.
+        "sequence": a response's terms are averaged over its tokens, then over responses. "token": the terms of all
+        tokens are averaged together. "constant": they are summed and divided by the number of responses times
+        ``constant_length``. Under a sequence rule each token has the term of its response, but "response" counts it
+        once (`fspo.objective.aggregate`).
     constant_length : int, optional
         The divisor C of ``"constant"``, tokens; usually the response limit.
     kl_coef : float
-        Weight of the penalty that is subtracted from the objective: an estimate (k3, theory.md section 2) of the KL
+        Weight of the penalty that is subtracted from the objective: the k3 estimate, summed as terms are, of the KL
         divergence of the policy from the initial model at each token.
 
     Raises
@@ -94,8 +97,9 @@ class RuleConfig:
     advantage : {"rloo", "grpo", "dr_grpo"}, optional
         Advantage estimator, by default the preset's.
     aggregation : {"response", "token", "sequence", "constant"}, optional
-        How the terms of responses or tokens are averaged to a loss (see `fspo.objective.aggregate`); by default the
-        preset's.
+        How the terms become one loss; by default the preset's. "response": a response's terms are summed, and the mean
+        is over responses; "sequence": averaged over its tokens, then over responses; "token": averaged over all tokens;
+        "constant": summed over tokens, and divided by the number of responses times ``constant_length``.
     constant_length : int, optional
         Divisor of the "constant" aggregation, tokens; usually the response limit.
     kl_coef : float
@@ -124,11 +128,11 @@ class RuleConfig:
         self.objective()
 
     def rule(self) -> Rule:
-        """Make the clip rule that the options name."""
+        """Return the clip rule that the options make."""
         return preset(self.preset, **_parts(self)).rule
 
     def advantage_estimator(self) -> Estimator:
-        """Return the name of the advantage estimator."""
+        """Return the name of the advantage estimator: the option ``advantage``, or the preset's."""
         return self.advantage or preset(self.preset).advantage
 
     def objective(self) -> ObjectiveConfig:
@@ -190,7 +194,7 @@ class CorrectionConfig:
         self.rule()
 
     def rule(self) -> Rule | None:
-        """Make the correction that the options name; None for the preset "none"."""
+        """Return the correction that the options make; None for the preset "none"."""
         changes = _parts(self)
         if changes and self.preset == "none":
             raise UserError(f"correction.{next(iter(changes))} is set, and no correction runs: set correction.preset")

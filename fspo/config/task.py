@@ -39,9 +39,9 @@ class EvalConfig(Ranged, group="eval"):
     Parameters
     ----------
     every : int
-        Rollouts between evaluations; 0 for never.
+        Number of rollouts from one evaluation to the next; 0 for never.
     prompts : int
-        Held-out prompts; one response is sampled to each.
+        Number of held-out prompts; one response is sampled to each.
     temperature : float
         Sampling temperature; 0 takes the most probable token.
     """

@@ -25,7 +25,7 @@ class TrainConfig:
     Parameters
     ----------
     output : str
-        The run folder.
+        The run folder, into which the run is written.
     rollouts : int
         Number of rollouts to train for.
     seed : int
@@ -34,7 +34,7 @@ class TrainConfig:
         Torch threads of each process on the CPU; 0 leaves torch's choice. By default 1 for the embedded model, whose
         operations are too small to share, and else torch's choice.
     checkpoint_every : int
-        Rollouts between checkpoints; 0 keeps only the last.
+        Number of rollouts from one checkpoint to the next; 0 keeps only the last.
     keep_checkpoints : int
         Number of newest checkpoints to keep; older ones are removed.
     trackers : tuple of str, optional
@@ -115,7 +115,8 @@ class TrainConfig:
         return {m + self.batch.minibatches if m < 0 else m for m in self.log.score_minibatches}
 
     def tracker_names(self) -> tuple[str, ...]:
-        """Return the names of accelerate's trackers that this run uses; raise UserError if one is not installed."""
+        """Return the names of accelerate's trackers that this run uses: the option ``trackers``, or its default. Raise
+        UserError if one is not installed."""
         if self.trackers is None:
             return ("tensorboard",) if find_spec("tensorboard") else ()
         for name in self.trackers:

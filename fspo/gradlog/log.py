@@ -3,8 +3,7 @@
 ``RUN/gradlog/rollout-00000012-rank-0000.parquet``: there is one file for each rollout and process, with one row for
 each response and update. A file is written under another name and renamed when complete, so a killed run leaves no
 partial log file. The log stores the direction of the score psi, not of a clipped gradient, so any sequence rule can be
-evaluated afterwards.
-"""
+evaluated afterwards."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class GradLogWriter:
 
         ``score_unit`` is an array (N, width); rows whose ``score_status`` is not "ok" are stored as null.
 
-        Raises UserError for an unknown column or a missing required one.
-        """
+        Raises UserError for an unknown column or a missing required one."""
         import pyarrow as pa
 
         unknown = set(rows) - set(self.schema.names)
@@ -102,8 +100,7 @@ class GradLogWriter:
         """Write the collected rows to the file of a rollout, completely or not at all.
 
         Returns the file's path, or None if there are no rows. With ``keep`` the rows stay in memory, and the next flush
-        writes them again together with further rows of the rollout.
-        """
+        writes them again together with further rows of the rollout."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -122,8 +119,7 @@ class GradLogWriter:
 def discard_from(run: str | Path, rollout: int) -> int:
     """Remove the log files of rollouts >= ``rollout``, which a resumed run repeats, and half-written files.
 
-    Returns the number of removed files.
-    """
+    Returns the number of removed files."""
     count = remove_parts(Path(run) / GRADLOG)
     repeated = [path for path in log_paths(run) if rollout_of(path) >= rollout]
     for path in repeated:

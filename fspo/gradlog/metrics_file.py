@@ -17,8 +17,7 @@ class MetricsFile:
     """Reads and writes metrics.jsonl.
 
     Each line is written to the file as soon as it is made. A resumed run removes the lines of the rollouts that it
-    repeats. Values that are not finite are written as null.
-    """
+    repeats. Values that are not finite are written as null."""
 
     def __init__(self, run: str | Path) -> None:
         self.path = Path(run) / METRICS
@@ -37,8 +36,7 @@ class MetricsFile:
 
         Both lists are empty if there is no file.
 
-        Raises UserError if it is no regular file: to open a pipe would wait for a writer for ever.
-        """
+        Raises UserError if it is no regular file: to open a pipe would wait for a writer for ever."""
         if not self.path.exists():
             return [], []
         if not self.path.is_file():
@@ -55,16 +53,14 @@ class MetricsFile:
     def of_phase(self, phase: str) -> list[dict[str, Any]]:
         """Return the readable lines of a phase ("train" or "eval").
 
-        A line without a phase belongs to "train", because other trainers write no phase.
-        """
+        A line without a phase belongs to "train", because other trainers write no phase."""
         return [record for record in self.read()[0] if record.get("phase", "train") == phase]
 
     def keep_before(self, rollout: int) -> None:
         """Remove the lines that a run resumed at ``rollout`` repeats.
 
         A resumed run repeats the rollouts from ``rollout`` on and the evaluations after them. Lines that cannot be read
-        are removed too, unless a rollout before ``rollout`` has no readable line.
-        """
+        are removed too, unless a rollout before ``rollout`` has no readable line."""
         if not self.path.exists():
             return
 

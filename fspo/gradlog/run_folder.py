@@ -49,8 +49,7 @@ def check_run(run: str | Path) -> None:
 def saved_config(run: str | Path) -> dict[str, Any]:
     """Read the options in a run's config.yaml; the result is empty if there is no such file or it holds no options.
 
-    Raises UserError if the file is not valid YAML.
-    """
+    Raises UserError if the file is not valid YAML."""
     file = Path(run) / CONFIG
     if not file.is_file():
         return {}

@@ -93,8 +93,7 @@ LOG_COLUMNS: dict[str, LogColumn] = {
 class RatioColumns(NamedTuple):
     """Names of a response's columns for one kind of log-ratio: sums over the tokens of s, s^2 and exp(s) - 1 - s (k3).
 
-    Here s is the token log-ratio of that kind.
-    """
+    Here s is the token log-ratio of that kind."""
 
     log_ratio: str
     sum_sq: str
@@ -126,8 +125,7 @@ def schema(
     """Make the Arrow schema of a log: its columns with their types, and the header ``metadata``.
 
     A sketch of a response's score has ``width`` entries, float16, or float32 if it is the ``exact`` gradient; with
-    width 0 the log has no such column. ``user_columns`` maps the name of a further column to its Arrow type.
-    """
+    width 0 the log has no such column. ``user_columns`` maps the name of a further column to its Arrow type."""
     import pyarrow as pa
 
     types = {
@@ -158,8 +156,7 @@ def schema(
 
 def typed(table: pa.Table) -> pa.Table:
     """Cast each column to its kind in the schema (boolean, number or text), so that the tables of all trainers can be
-    joined.
-    """
+    joined."""
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):

@@ -1,8 +1,7 @@
 """What the trainer for TRL and the plugin for verl share: the options of a rule, and what a band learns from updates.
 
 TRL and verl pass the loss one microbatch at a time. So a drift is that of the update before, and the responses of an
-update are collected here, from all processes, in the order of their numbers; every process then learns the same.
-"""
+update are collected here, from all processes, in the order of their numbers; every process then learns the same."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ class UpdateMemory:
         """After an update's last microbatch, learn the next update's drift and range from all responses of the update.
 
         ``moved`` says whether an earlier update of this rollout has changed the weights. If none has, every S is 0, and
-        nothing is learnt about the range.
-        """
+        nothing is learnt about the range."""
         parts, self._parts = [part for own in self._gather([self._parts]) for part in own], []
         if not parts:  # in verl only the last pipeline stage computes a loss; other stages collect nothing
             return

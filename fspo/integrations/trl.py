@@ -6,8 +6,7 @@
 >>> args = FSPOConfig("out", rule="fspo", steps_per_generation=4)
 >>> FSPOTrainer(model, reward_funcs=reward, args=args, train_dataset=data).train()
 
-The gradient log of the run is written under ``output_dir``; ``fspo analyse out`` analyses it.
-"""
+The gradient log of the run is written under ``output_dir``; ``fspo analyse out`` analyses it."""
 
 from __future__ import annotations
 
@@ -152,8 +151,7 @@ class FSPOTrainer(LoggedTrainer):
         """Add clip shares, acceptance and entropy to TRL's metrics.
 
         A clip share is the share of clipped responses among those with A != 0. Under a rule on tokens it is the share
-        of clipped tokens among the tokens of these responses.
-        """
+        of clipped tokens among the tokens of these responses."""
         found = self._metrics[mode]
         parts = [
             records.clipped_low, records.clipped_high, records.clipped_dual, records.count, records.band_accept,

@@ -1,7 +1,6 @@
 """TRL's GRPOTrainer with the gradient log: the base class of FSPOTrainer and of the trainers that `observe` makes.
 
-The log lies under ``output_dir/gradlog`` and has one row for each response and update.
-"""
+The log lies under ``output_dir/gradlog`` and has one row for each response and update."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ class LoggedTrainer(GRPOTrainer):
     def _truncated(self, output: dict[str, Any]) -> Tensor:
         """Return a mask of truncated responses.
 
-        They are those whose last token is neither an end nor a pad token, and those of which TRL masks all tokens.
-        """
+        They are those whose last token is neither an end nor a pad token, and those of which TRL masks all tokens."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -216,8 +214,7 @@ class LoggedTrainer(GRPOTrainer):
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
         """Return the scores of a microbatch's responses, or None if none are taken at this update.
 
-        They are taken at the last update of the first pass over a rollout, in every ``score_every``-th rollout.
-        """
+        They are taken at the last update of the first pass over a rollout, in every ``score_every``-th rollout."""
         chosen = max(self.first_pass // self.args.gradient_accumulation_steps, 1) - 1
         since = self.state.global_step - self.log_start
         if not self.score_every or self.log_rollout % self.score_every or since != chosen:
@@ -243,8 +240,7 @@ class LoggedTrainer(GRPOTrainer):
 def keep_steps_before(run: str | Path, step: int) -> int:
     """Remove log rows of updates >= ``step``, which a resumed run repeats; return the number of the next rollout.
 
-    Raises UserError if ``step`` is 0 and the folder already holds a log, which then belongs to another run.
-    """
+    Raises UserError if ``step`` is 0 and the folder already holds a log, which then belongs to another run."""
     following = 0
     for path in log_paths(run):
         if step == 0:
@@ -268,8 +264,7 @@ def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
     """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's; None if
     the batch has no log-probabilities of the sampler.
 
-    TRL sends the trainer's weights to the sampler before every generation, so the policy lag D is 0.
-    """
+    TRL sends the trainer's weights to the sampler before every generation, so the policy lag D is 0."""
     sampled = batch.get("sampling_per_token_logps")
     return None if sampled is None else Mismatch.of(old, sampled, loss_mask(batch), version=old)
 

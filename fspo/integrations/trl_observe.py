@@ -1,8 +1,7 @@
 """Make a TRL run write the gradient log under ``output_dir``, with TRL's loss and options unchanged: `observe`.
 
 >>> from fspo.integrations.trl import observe
->>> observe(GRPOTrainer)(model, reward_funcs=reward, args=args, train_dataset=data).train()  # doctest: +SKIP
-"""
+>>> observe(GRPOTrainer)(model, reward_funcs=reward, args=args, train_dataset=data).train()  # doctest: +SKIP"""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ these values it makes the factors of our presets (`fspo.rules.CORRECTIONS`; YAML
     tis: {rollout_is: token, rollout_is_threshold: 2}
     icepop: {rollout_is: token, rollout_is_threshold: "0.5_5"}
     mis: {rollout_is: sequence, rollout_is_threshold: "0.3333333333_3"}
-    geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}
-"""
+    geo-mask: {rollout_rs: seq_mean_k1, rollout_rs_threshold: "0.9990009990_1.0010010010"}"""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 
 verl 0.9.1 has two trainers. The default one (``trainer.use_v1``) hands over nested tensors with the rewards in
 ``rm_scores``, the versions in ``extra_fields`` and the mask before rejection in ``loss_mask``. The older one hands over
-padded tensors with ``token_level_scores``, ``min_global_steps`` and ``max_global_steps``.
-"""
+padded tensors with ``token_level_scores``, ``min_global_steps`` and ``max_global_steps``."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def whole_mask(data: Any, kept: Tensor) -> Tensor:
     """Return the mask (B, T) of the tokens that the policy drew, including those that verl's rejection masked.
 
     ``kept`` (B, T) is the mask of the loss. It is returned if the batch does not say which tokens the policy drew, as
-    with verl's older trainer in a conversation of several turns.
-    """
+    with verl's older trainer in a conversation of several turns."""
     if data["response_mask"].is_nested:
         return padded(data, "loss_mask")["loss_mask"].to(torch.bool) if "loss_mask" in data else kept
     if tu.get(data, "multi_turn", True):
@@ -50,8 +48,7 @@ def versions(data: Any, rollout: int) -> np.ndarray:
     """Return the versions of the weights that sampled each response's first and last token, float64 (2, B).
 
     verl numbers the versions of the weights by rollouts. A version is unknown, and NaN is returned, if its number is
-    missing, negative or above ``rollout``.
-    """
+    missing, negative or above ``rollout``."""
     fields, found = tu.get(data, "extra_fields"), []
     for name in ("min_global_steps", "max_global_steps"):
         column = tu.get(data, name)
@@ -80,7 +77,6 @@ def gathered(engine: Any, own: list[Any]) -> list[Any]:
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
     """Return the mean over each response's tokens (``mask``) of the factor that a correction gave them, (B,).
 
-    ``weights`` are the factors of the tokens, 1 by default. A token that verl masks (not in ``kept``) counts as 0.
-    """
+    ``weights`` are the factors of the tokens, 1 by default. A token that verl masks (not in ``kept``) counts as 0."""
     factor = kept.double() if weights is None else weights.double() * kept
     return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()

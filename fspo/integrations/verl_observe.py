@@ -5,8 +5,7 @@
     +actor_rollout_ref.actor.policy_loss.observe=/shared/out/run
 
 verl makes its actors from the class ``ActorRolloutRefWorker.actor_worker_cls``. A process that reads the configuration
-above replaces that class by a subclass that sees the arguments of verl's loss. Written against verl 0.9.1.
-"""
+above replaces that class by a subclass that sees the arguments of verl's loss. Written against verl 0.9.1."""
 
 from __future__ import annotations
 
@@ -268,16 +267,14 @@ def _rollout(engine: Any) -> int:
     """Return the number of the present rollout.
 
     verl's learning-rate scheduler steps once for each rollout and is restored from a checkpoint, so its count is the
-    rollout's number in a resumed run too.
-    """
+    rollout's number in a resumed run too."""
     return int(engine.lr_scheduler.last_epoch)
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:
     """Raise UserError if the folder holds another run's log; remove this rank's files of rollouts that are repeated.
 
-    A run that is resumed from a checkpoint repeats the rollouts after the checkpoint.
-    """
+    A run that is resumed from a checkpoint repeats the rollouts after the checkpoint."""
     for path in log_paths(run):
         number = rollout_of(path)
         if path.name == file_name(number, rank) and number >= rollout:

@@ -153,8 +153,7 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
     """Set every dropout probability of the model and its configuration to 0.
 
     The sampler, the old and the new log-probs must come from one policy: with dropout S would not be 0 at the first
-    minibatch. The configuration is changed too, because some models read it in the forward pass.
-    """
+    minibatch. The configuration is changed too, because some models read it in the forward pass."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
@@ -174,8 +173,7 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
     A tokenizer without a pad token pads with its end token. That is safe, because masks and not token values tell
     padding from text.
 
-    Raises UserError if the files are missing, or the tokenizer has no end token.
-    """
+    Raises UserError if the files are missing, or the tokenizer has no end token."""
     if str(name_or_path) == EMBEDDED:
         return chain_add.build_tokenizer()
     if str(name_or_path).startswith(RANDOM):

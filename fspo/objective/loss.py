@@ -22,7 +22,8 @@ from fspo.rules import Applied, Rule, capped, check_ratios, token_sums
 
 
 class ObjectiveOutput(NamedTuple):
-    """The result of `objective`: the scalar loss to minimise, and the `Records` of the responses."""
+    """The result of `objective`: the scalar loss to minimise, and the `Records` of the responses, which carry no
+    gradient."""
 
     loss: Float[Tensor, ""]
     records: Records
@@ -44,48 +45,51 @@ def objective(
     correction_m: Float[Tensor, " B"] | float | None = None,
     factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
 ) -> ObjectiveOutput:
-    """Return the loss of one microbatch and the records of its responses.
+    """Return the loss of one microbatch of B responses, padded to T tokens, and the records of its responses.
 
     Parameters
     ----------
     new, old : Tensor (B, T)
-        Log-probabilities under the current parameters and under those at the beginning of the rollout's updates, nats,
-        from the same code path.
+        Log-probabilities of the tokens under the current parameters and under those at the beginning of the rollout's
+        updates, nats, from the same code path.
     mask : Tensor (B, T), bool
         True on response tokens; holes allowed.
     advantages : Tensor (B,)
+        Advantage of each response.
     rule : Rule
         The clip rule, on the ratio of the update.
+    config : ObjectiveConfig, optional
+        How the responses' terms become one loss; by default the mean over responses without a KL term.
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token; needed if the rule has a drift. It is ``rule.centre(stats)``, where
-        ``stats`` are sums of s^2 and k3 over the tokens of the minibatch, s the token log-ratio. A first pass gives
-        them for each microbatch (`ratio_stats`); ``+`` adds them up over microbatches and processes.
+        Drift of the rule's band, nats per token, so that the band's centre is m L; needed if the rule has a drift. It
+        is ``rule.centre(stats)``, where ``stats`` are sums of s^2 and k3 over the tokens of the minibatch, s the token
+        log-ratio. A first pass gives them for each microbatch (`ratio_stats`); ``+`` adds them up over microbatches and
+        processes.
     denominator : float, optional
-        See `aggregate`. If data parallelism averages gradients, multiply the loss by the number of processes.
+        Number by which the sum of the terms is divided, for the whole minibatch: the sum of `denominator_for` over its
+        microbatches and processes; by default that of this microbatch alone. If data parallelism averages gradients,
+        multiply the loss by the number of processes.
     ref : Tensor (B, T), optional
-        Log-probabilities under the reference model, nats; needed if ``config.kl_coef > 0``. Under every rule there is
-        one KL term for each token, and `aggregate` adds the KL terms up by the same formula as surrogate terms:
-        "response" sums them over a response's tokens. A correction does not change the KL terms.
+        Log-probabilities of the tokens under the reference model, nats; needed if ``config.kl_coef > 0``. Under every
+        rule there is one KL term for each token, and `aggregate` adds the KL terms up by the same formula as surrogate
+        terms: "response" sums them over a response's tokens. A correction does not change the KL terms.
     mismatch : Mismatch, optional
-        How far the sampler's distribution is from the old policy; needed by a correction.
+        Log-ratios of the tokens between the old policy and the program that sampled, from `Mismatch.of`; needed by a
+        correction.
     correction : Rule, optional
         A rule on the engine or the rollout-policy ratio. The factor M w that it leaves each response or token
         multiplies value and gradient.
     correction_m : float or Tensor (B,), optional
-        Centre of the correction's band, nats per token; needed if the correction has a drift. It is
+        Drift of the correction's band, nats per token; needed if the correction has a drift. It is
         ``correction.centre(stats)``, where ``stats`` are such sums as for ``m``, with s the token log-ratio of the
         engine or rollout-policy ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
-        Factor of each response or each token that the caller computed; it replaces the factor of a correction.
-
-    Returns
-    -------
-    ObjectiveOutput
+        Factor of each response or each token that the caller computed; it takes the place of that of a correction.
 
     Raises
     ------
     UserError
-        For shapes that do not fit, a missing reference, centre or mismatch, or a clip rule and a correction that cannot
+        For shapes that do not fit, a missing reference, drift or mismatch, or a clip rule and a correction that cannot
         be combined (`fspo.rules.presets.check_ratios`).
     """
     config = config or ObjectiveConfig()
@@ -138,14 +142,19 @@ def surrogate(
     *,
     factor: Float[Tensor, " B"] | Float[Tensor, "B T"] | None = None,
 ) -> tuple[Float[Tensor, " B"] | Float[Tensor, "B T"], Applied]:
-    """Return the clipped surrogate terms and the record of what the rule did (docs/theory.md section 2).
+    """Return the clipped surrogate terms and what the rule did (docs/theory.md section 2).
 
     Parameters
     ----------
     s : Tensor (B, T)
         Token log-ratios from `log_ratios`, nats.
+    mask : Tensor (B, T), bool
+        True on response tokens.
+    advantages : Tensor (B,)
+        Advantage A of each response.
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+        Drift of the band, nats per token, from `Rule.centre`: the centre of a response's band is m L. Needed if the
+        rule has a drift.
     factor : Tensor (B,) or (B, T), optional
         Factor f that a correction leaves each response or each token.
 
@@ -155,11 +164,12 @@ def surrogate(
         The value of a term is ``w_edge A``, where ``w_edge`` is the weight of the edge if the response (token) is
         clipped, and its own weight w if not. The gradient of a sequence rule's term is ``M w A grad(S)``, S the
         log-ratio of the response; it is divided by L if the weight is geometric. The gradient of a token rule's term is
-        ``M_t w_t A grad(s_t)`` with w_t = exp(s_t). With a factor, ``f_t grad(s_t)`` takes the place of ``grad(s_t)``,
-        also in ``grad(S) = sum_t grad(s_t)``. The value is multiplied by f_t, in a sequence rule's term by the mean of
-        f_t over the response's tokens.
+        ``M_t w_t A grad(s_t)`` with w_t = exp(s_t). With a factor f_t (of shape (B,): the same for all tokens of a
+        response), each ``grad(s_t)`` is multiplied by f_t, also where ``grad(S)`` sums them. The value is multiplied by
+        f_t too, in a sequence rule's term by the mean of f_t over the response's tokens.
     applied : Applied
-        float64 tensors of the shape of ``terms``.
+        Side, multiplier M, weights and edges for each term, float64 tensors of the shape of ``terms``, without
+        gradient.
     """
     applied = apply_rule(rule, s.detach().to(torch.float64), mask, advantages, m)
     A, moved, edge_weight = _with_tokens(advantages, mask), s, applied.edge_weight
@@ -184,14 +194,16 @@ def apply_rule(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None = None,
 ) -> Applied:
-    """Clip responses or tokens, whichever the rule's band is on; return float64 tensors, (B,) or (B, T).
+    """Clip responses, or single tokens under a token rule, and return their sides, multipliers, weights and edges,
+    float64 tensors (B,), or (B, T) for tokens.
 
     Parameters
     ----------
     log_ratio : Tensor (B, T)
         Token log-ratios of the ratio that the rule is on (`ratio_tokens`), float64, nats; 0 outside the mask.
     m : float or Tensor (B,), optional
-        Centre of the band, nats per token (`Rule.centre`); needed if the rule has a drift.
+        Drift of the band, nats per token, from `Rule.centre`: the centre of a response's band is m L. Needed if the
+        rule has a drift.
     """
     A = _with_tokens(advantages, mask)
     if rule.level == "sequence":
@@ -202,21 +214,21 @@ def apply_rule(
 def straight_through(
     value: Float[Tensor, "*rows"], coefficient: Float[Tensor, "*rows"], log_ratio: Float[Tensor, "*rows"]
 ) -> Float[Tensor, "*rows"]:
-    """Return a tensor that has the value of ``value`` and the gradient ``coefficient * grad(log_ratio)``.
+    """Return a tensor that has the value of ``value`` and the gradient ``coefficient * grad(log_ratio)``, for arguments
+    of one shape.
 
     ``log_ratio - log_ratio.detach()`` is exactly 0 and only carries the gradient, so a large S, a factor 1/L or a low
-    precision cannot disturb the value.
-    """
+    precision cannot disturb the value."""
     value, coefficient = value.detach().to(log_ratio.dtype), coefficient.detach().to(log_ratio.dtype)
     return value + coefficient * (log_ratio - log_ratio.detach())
 
 
 def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:
-    """Return the k3 estimate of KL(new||reference) for each token (B, T), nats; 0 outside the mask.
+    """Return the k3 estimate of KL(new || reference) for each token (B, T), nats, from the tokens' log-probabilities
+    under both models; 0 outside the mask.
 
     With x the reference's log-probability less the new one, the estimate is exp(x) - 1 - x. The x in exp(x) is held at
-    MAX_EXPONENT, and the gradient passes through x even where it is held.
-    """
+    MAX_EXPONENT, and the gradient passes through x even where it is held."""
     x = -log_ratios(new, ref, mask)
     x_capped = x + (capped(x.detach()) - x.detach())
     return torch.expm1(x_capped) - x
@@ -228,20 +240,21 @@ def aggregate(
     config: ObjectiveConfig,
     denominator: float | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum the surrogate terms of a batch and divide by the denominator; return the objective as a 0-d tensor.
+    """Sum the surrogate terms of a batch, one for each response (B,) or token (B, T), divide by the denominator and
+    return the objective as a 0-d tensor.
 
     J_i is the term of response i, j_it that of its token t. B responses have lengths L_i; C is
     ``config.constant_length``.
 
     ========== ============================= =================================================================
-    name       formula                       what the length does
-    ========== ============================= =================================================================
-    response   mean_i J_i                    fair for sequence rules: each response counts once. Token terms
+    name       formula                       what the length does ========== =============================
+    ================================================================= response   mean_i J_i                    fair for
+    sequence rules: each response counts once. Token terms
                                              are summed, ``J_i = sum_t j_it``: long responses move more.
-    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less
-    token      sum_it j_it / sum_i L_i       a response counts in proportion to its length
-    constant   sum_it j_it / (B C)           the weights of "token", with a denominator that no length can change
-    ========== ============================= =================================================================
+    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less token
+    sum_it j_it / sum_i L_i       a response counts in proportion to its length constant   sum_it j_it / (B C)
+    the weights of "token", with a denominator that no length can change ========== =============================
+    =================================================================
 
     A sequence rule has one term J_i for each response, and each of its tokens gets that term (j_it = J_i). Then
     "sequence" equals "response", while "token" and "constant" weight responses by their length, which undoes a band

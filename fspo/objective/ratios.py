@@ -29,9 +29,7 @@ def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[
 
 class Mismatch(NamedTuple):
     """How far the distribution that drew the tokens is from the old policy: token log-ratios (B, T), float64, nats,
-    detached.
-
-    The log-ratios are 0 outside the mask.
+    without gradient, 0 outside the mask.
 
     Attributes
     ----------
@@ -75,11 +73,11 @@ class Mismatch(NamedTuple):
 
 
 def ratio_tokens(on: Ratio, s: Float[Tensor, "B T"], mismatch: Mismatch | None) -> Float64[Tensor, "B T"]:
-    """Return the token log-ratios (B, T) of the ratio ``on``, float64, detached.
+    """Return the token log-ratios (B, T) of the ratio ``on`` ("update", "engine" or "behaviour"), float64, nats,
+    without gradient.
 
     ``s`` are the token log-ratios of the update (new less old); the other ratios also need ``mismatch``, or they raise
-    UserError.
-    """
+    UserError."""
     s = s.detach().to(torch.float64)
     if on == "update":
         return s

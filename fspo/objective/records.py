@@ -20,17 +20,21 @@ from fspo.rules import Applied, DriftStats, Ratio, token_k3, token_sums
 @dataclass(frozen=True)
 class Records:
     """For each of the B responses of a microbatch: its log-ratios, its band, whether it was clipped, and its weights.
-
     The log's rows and the metrics are made of these tensors, which carry no gradient.
+
+    Log-ratios, their sums of squares and of k3 over a response's tokens, and edges are in nats. ``lo`` and ``hi`` are
+    the edges of the band and ``drift`` its centre per token; ``side`` is -1 if the response was clipped below, 0 if not
+    at all, 1 above, 2 at the dual clip. ``clipped_low``, ``clipped_high`` and ``clipped_dual`` count clips, 0 or 1 or a
+    number of tokens, and ``count`` is how many there could have been; ``missing`` counts tokens without a
+    log-probability of the sampler.
 
     The fields of the mismatch are None where the sampler's log-probs are unknown, and the fields ``correction_*`` where
     the run has no correction.
 
-    A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and
-    ``clipped_weight`` are means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN.
-    ``band_accept`` is true if every token is in its band, and ``capped`` if the exponent of at least one token's weight
-    was held at MAX_EXPONENT. The fields of a correction by token are made in the same way.
-    """
+    A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and ``clipped_weight`` are
+    means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN. ``band_accept`` is true if every
+    token is in its band, and ``capped`` if the exponent of at least one token's weight was held at MAX_EXPONENT. The
+    fields of a correction by token are made in the same way."""
 
     length: Int64[Tensor, " B"]  # number of unmasked tokens
     log_ratio: Float64[Tensor, " B"]  # S in nats
@@ -79,16 +83,15 @@ class Records:
     correction_count: Int64[Tensor, " B"] | None = None
 
     def to_numpy(self) -> dict[str, Shaped[np.ndarray, " B"]]:
-        """Return each field that is not None as a numpy array (B,), by name."""
+        """Return each field that is not None as a numpy array (B,), by the field's name."""
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column.cpu().numpy() for name, column in known.items() if column is not None}
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio = "update") -> DriftStats:
-    """Return the sums over a batch's tokens from which a rule on the ratio ``on`` estimates its drift.
-
-    ``columns`` are the columns of `Records`, arrays or tensors (B,).
-    """
+    """Return the sums over a batch's tokens (of k3, of squared token log-ratios, and the number of tokens) from which a
+    rule on the ratio ``on`` estimates its drift. ``columns`` are the fields of `Records` by name, arrays or tensors
+    (B,)."""
     names = RATIO_COLUMNS[on]
     return DriftStats.of(columns[names.k3_sum], columns[names.sum_sq], columns["length"])
 
@@ -99,7 +102,9 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response as fields of `Records`: side, weights, edges and numbers of clips."""
+    """Return what a rule did to each response, (B,), as fields of `Records` by name: side, weights, edges and numbers
+    of clips. ``applied`` is the rule's result for each response (B,), or each token (B, T), and ``m`` the drift of its
+    band, nats per token."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
@@ -133,11 +138,12 @@ def clip_columns(
 def mismatch_columns(
     s: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"], mismatch: Mismatch | None
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return the fields of `Records` that describe the mismatch between sampler and trainer; none if it is unknown.
+    """Return the fields of `Records`, by name, that describe the mismatch between sampler and trainer; none if it is
+    unknown. ``s`` are the token log-ratios of the update, nats.
 
-    For each known ratio (engine, behaviour) these are the response's log-ratio, and its sums over tokens of k3 and of
-    the squared token log-ratio; of D + E the largest k2 and k3 of a token too. Of S + D + E they are the two sums.
-    """
+    For each known ratio (engine E, behaviour D + E) these are the response's log-ratio, and its sums over tokens of k3
+    and of the squared token log-ratio; of D + E the largest k2 = x^2/2 and k3 of a token x too. Of S + D + E they are
+    the two sums."""
     if mismatch is None:
         return {}
     columns = {"missing": mismatch.missing}
@@ -155,5 +161,5 @@ def mismatch_columns(
 
 
 def token_mean(values: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, " B"]:
-    """Return the mean (B,) of values (B, T) over each response's tokens."""
+    """Return the mean (B,) of values (B, T) over each response's tokens; 0 for a response without a token."""
     return torch.where(mask, values, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)

@@ -26,15 +26,15 @@ def standardized_excess(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Float64[np.ndarray, " ..."]:
-    """Return each response's excess (float64): the factor on both half-widths at which the response is just accepted.
+    """Return each response's excess, float64: the factor on both half-widths at which the response is just accepted.
 
     A rule with both half-widths multiplied by f accepts a response if and only if the response's excess is <= f. With
-    ``rate="update"`` the result has only the responses with A != 0, and a response is accepted if it is not clipped
-    (`fspo.rules.clip.Clip.excess`). The excess is NaN where S is NaN. ``m`` is the band's centre as in `Rule.apply`.
+    ``rate="update"`` the result has only the responses with A != 0, and a response is accepted if it is not clipped.
+    The excess is NaN where S is NaN. ``S``, ``n`` and ``A`` are log-ratios, lengths and advantages of responses, and
+    ``m`` is the drift of the band, nats per token (`Rule.centre`).
 
-    Raises UserError for a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or centres that are
-    not finite, or arrays whose shapes do not broadcast.
-    """
+    Raises UserError for a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or drifts that are
+    not finite, or arrays whose shapes do not broadcast."""
     S, n, A = checked_rows(S, n, A, rate)
     below, above = rule.half_widths(n)
     centre = rule.sum_centre(n, m)
@@ -57,7 +57,8 @@ def calibrate(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Rule:
-    """Return the rule with both half-widths scaled so that it accepts the share ``target`` of the responses.
+    """Return the rule with both half-widths multiplied by one factor, so that it accepts the share ``target`` of the
+    responses.
 
     Its acceptance on these responses is within 1/N of the target if no two of them have the same excess.
 
@@ -66,7 +67,7 @@ def calibrate(
     S, n, A : arrays (N,)
         Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
     m : float or array, optional
-        Centre of the band, as in `Rule.apply`.
+        Drift of the band, nats per token (`Rule.centre`); needed if the rule has one.
     rate : {"band", "update"}
         Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
 
@@ -81,7 +82,8 @@ def calibrate(
 
 
 def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
-    """Return the factor on both half-widths at which the share ``target`` is accepted, as `excess_quantiles` does."""
+    """Return the factor on both half-widths at which the share ``target`` of responses with the excesses ``excess``
+    (N,) is accepted; details as in `excess_quantiles`."""
     return excess_quantiles(excess, [target], label)[0]
 
 

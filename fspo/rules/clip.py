@@ -86,7 +86,7 @@ def exponent(S: Float[Array, "*rows"], n: Real[Array, "#*rows"], weight: Weight)
 
 
 class Edges(NamedTuple):
-    """The edges and the centre of a band on S: arrays of the shape of S, nats."""
+    """The edges ``lo`` and ``hi`` and the centre m_L of a band on S: arrays of the shape of S, nats."""
 
     lo: Float[Array, "*rows"]
     hi: Float[Array, "*rows"]
@@ -96,10 +96,12 @@ class Edges(NamedTuple):
 class Applied(NamedTuple):
     """What a rule does to each response (or token): arrays of the shape of S.
 
-    ``clipped_weight`` is M*w, computed without M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the
-    importance weight at the edge that clips the response, or ``weight`` if none clips it; ``edge_weight * A`` is the
-    response's value in the objective.
-    """
+    ``side`` is -1 for a response clipped at the lower edge, 0 for one not clipped, 1 at the upper edge, 2 at that of
+    the dual clip. ``multiplier`` is M, ``weight`` the importance weight w, and ``clipped_weight`` M w, computed without
+    M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the importance weight at the edge that clips the
+    response, or ``weight`` if none clips it; ``edge_weight * A`` is the response's value in the objective. ``lo`` and
+    ``hi`` are the edges, nats, ``in_band`` says whether S lies between them, and ``capped`` whether the exponent of the
+    weight exceeded MAX_EXPONENT."""
 
     # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]
@@ -118,23 +120,23 @@ class Clip(NamedTuple):
 
     ============ ==================================================================== ===========================
     ``outside``  rows that are clipped                                                weight of a clipped row
-    ============ ==================================================================== ===========================
-    drop         A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO)
-    truncate     the rows that "drop" clips                                           the weight at the edge
-    cap          above the band, whatever the sign of A                               the weight at the edge
-    mask         above or below the band, whatever the sign of A                      0
-    ============ ==================================================================== ===========================
+    ============ ==================================================================== =========================== drop
+    A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO) truncate     the rows
+    that "drop" clips                                           the weight at the edge cap          above the band,
+    whatever the sign of A                               the weight at the edge mask         above or below the band,
+    whatever the sign of A                      0 ============
+    ==================================================================== ===========================
 
-    A row is a response, or a token under a rule by tokens. A row with A = 0 is never clipped, because
-    it has no gradient under any rule; nor is a row whose S is NaN.
+    A row is a response, or a token under a rule by tokens. A row with A = 0 is never clipped, because it has no
+    gradient under any rule; nor is a row whose S is NaN.
 
     Attributes
     ----------
-    outside : {"drop", "truncate", "cap", "mask"}
+    outside : {"drop", "truncate", "cap", "mask"}, as in the table
     dual : float, optional
         d > 1: a row with A < 0 is also clipped above the dual edge ``m_L + d (hi - m_L)``, m_L the centre of the band.
     weight : {"sequence", "geometric", "none"}
-        exp(S), exp(S/n), or 1.
+        The importance weight: exp(S), exp(S/n) with n the number of tokens, or 1.
     """
 
     outside: Outside
@@ -153,7 +155,8 @@ class Clip(NamedTuple):
             raise UserError(f"{label}: {self.outside!r} holds a weight, and weight is 'none'; use 'mask'")
 
     def side(self, S: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges) -> Int8[Array, "*rows"]:
-        """Return which edge of the band clips each response: int8, -1 lower, +1 upper, 2 dual edge, 0 none."""
+        """Return which edge of the band clips each response with log-ratio S, nats, and advantage A: int8, -1 lower, +1
+        upper, 2 dual edge, 0 none."""
         xp = array_namespace(S)
         above = edges.hi < S
         if WAYS[self.outside].cuts == "above":
@@ -166,7 +169,8 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges) -> Float[Array, "*rows"]:
-        """Return the edge of the band that clips each response, nats; for a response that is not clipped, its S."""
+        """Return the edge of the band that clips each response, nats; for a response that is not clipped (``side`` 0),
+        its S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
@@ -178,7 +182,8 @@ class Clip(NamedTuple):
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M*w, the weight left to each response: w if it is not clipped, else 0 or the weight of the edge."""
+        """Return M w, the weight left to each response: its own, which is then ``edge_weight``, if it is not clipped
+        (``side`` 0), else 0 or the weight of the edge."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 
@@ -208,7 +213,8 @@ class Clip(NamedTuple):
     def apply(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
-        """Clip responses (or tokens) with log-ratios S over n tokens and advantages A; all arrays have one shape."""
+        """Clip responses (or tokens) with log-ratios S, nats, over n tokens and advantages A; all arrays have one
+        shape. Return sides, multipliers and weights."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))

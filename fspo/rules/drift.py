@@ -18,12 +18,12 @@ DriftSource = Literal["two_pass", "lagged"]
 
 
 class TokenMeans(NamedTuple):
-    """Means over a minibatch's tokens, from which `Rule.centre` makes the centre of a band.
+    """Means over a minibatch's tokens of k3 = exp(s_t) - 1 - s_t (nats) and of s_t^2 (``sigma2``, nats squared), s_t
+    the token log-ratio; from them `Rule.centre` makes the drift of a band.
 
     Each mean is one number, or an array (N,) with one number for each response. This class is used where the means are
     known without any tokens, for example from the distribution of a log-ratio model. Where there are tokens,
-    `DriftStats` computes the means from sums over them.
-    """
+    `DriftStats` computes the means from sums over them."""
 
     k3: Float[Array, " ..."] | float  # mean over tokens of k3 = exp(s_t) - 1 - s_t, nats
     sigma2: Float[Array, " ..."] | float  # mean over tokens of s_t^2, nats squared
@@ -51,7 +51,8 @@ class DriftStats:
 
     @staticmethod
     def of(k3_sum: Real[Array, " B"], sum_sq: Real[Array, " B"], n: Real[Array, " B"]) -> DriftStats:
-        """Add up the B responses' sums (B,) of k3 and of ``s_t**2`` over their tokens, and their numbers of tokens."""
+        """Add up over B responses their sums of k3 and of ``s_t**2`` over tokens, and their numbers of tokens ``n``,
+        all (B,)."""
         return DriftStats(*(float(x.sum()) for x in (k3_sum, sum_sq, n)))
 
     def __add__(self, other: DriftStats) -> DriftStats:
@@ -98,7 +99,8 @@ def drift_stats(log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Dr
 def token_sums(
     log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"], Float[Array, " B"]]:
-    """Return for each response (B,) the sum of k3 (`token_k3`) over its tokens, the sum of s_t**2, and their number."""
+    """Return for each response, (B,), the sum over its tokens of k3 (`token_k3`), the sum of the squared token
+    log-ratios, and the number of tokens, from token log-ratios (B, T), nats."""
     xp = array_namespace(log_ratios)
     s = xp.where(mask, log_ratios, xp.zeros_like(log_ratios))
     return xp.sum(token_k3(s), axis=-1), xp.sum(s * s, axis=-1), xp.sum(xp.astype(mask, s.dtype), axis=-1)

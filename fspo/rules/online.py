@@ -45,8 +45,8 @@ class OnlineState:
     updates : int
         Number of updates that it has learnt from.
     log_scale, slope : float
-        The parameter theta of T14: the half-width is the template's times ``exp(log_scale + slope * z)``, where z is
-        the standardized logarithm of the length.
+        What is learnt (theta and eta of docs/theory.md section 2): the half-width is the template's times
+        ``exp(log_scale + slope * z)``, where z is the standardized logarithm of the length.
     centre, spread : float
         Mean and standard deviation (at least ``LEAST_SPREAD``) of the logarithm of the length n over the responses of
         the first update: z = (log n - centre) / spread.
@@ -69,7 +69,7 @@ class OnlineRule:
     Parameters
     ----------
     rule : Rule
-        The template, a rule from which the band starts. A template with ``adapt="none"`` is used unchanged.
+        The template, a rule from which the band starts. If its ``adapt`` is "none", nothing is learnt.
     state : mapping, optional
         A value of the property `state`, with which a resumed run goes on.
 
@@ -129,7 +129,7 @@ class OnlineRule:
             Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
             Responses whose S is not finite are left out.
         m : float or array (N,), optional
-            Centre of the band in this update, as in `Rule.apply`.
+            Drift of the band in this update, nats per token (`Rule.centre`).
         """
         if self.template.adapt == "none":
             return

@@ -17,7 +17,8 @@ Aggregation = Literal["response", "token", "sequence", "constant"]
 
 
 class Preset(NamedTuple):
-    """A published method: its rule, its advantage estimator and its aggregation."""
+    """A published method: its rule, and the names of its advantage estimator and of its aggregation of terms to a
+    loss."""
 
     rule: Rule
     advantage: Estimator

@@ -59,15 +59,15 @@ class Rule:
         token's log-ratio.
     range_lo, range_hi : float
         Lower and upper range. For ``fixed``, ``linear`` and ``token`` a range is an eps: the half-widths at n = 1 are
-        ``-log(1 - range_lo)`` and ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. For ``sqrt``
-        and ``power`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
+        ``-log(1 - range_lo)`` and ``log(1 + range_hi)`` nats; a range_lo of 1 means no lower edge. For ``sqrt`` and
+        ``power`` a range is a c: the half-width is ``c * n**gamma`` nats (gamma 1/2 but for ``power``).
     gamma : float, optional
         Exponent of ``power``; refused for the other shapes.
     gamma_hi : float, optional
         Exponent of the upper half-width of ``power``, where it is another than that of the lower; a band that follows a
         target learns both.
     drift : {"none", "kl", "gaussian", "tilted"}
-        Centre of the band per token: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T9). k3 and sigma^2 are the
+        Centre of the band per token, nats: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T9). k3 and sigma^2 are the
         minibatch's means over tokens of k3 and of the squared token log-ratio.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch
@@ -163,7 +163,7 @@ class Rule:
 
     @property
     def needs_stats(self) -> bool:
-        """Whether the band's centre is computed from a minibatch's DriftStats; if not, the centre is 0."""
+        """Whether the band's drift is computed from a minibatch's `DriftStats`; if not, the centre is 0."""
         return self.drift != "none"
 
     @property
@@ -180,11 +180,12 @@ class Rule:
         return self.adapt != "none"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rule as plain values for a log's metadata; ``Rule(**values)`` makes the same rule again."""
+        """Return the rule's fields by name as plain values, for a log's metadata; ``Rule(**values)`` makes the same
+        rule again."""
         return asdict(self)
 
     def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Return the band's half-widths below and above its centre, nats, for responses of ``n`` tokens."""
+        """Return the band's half-widths below and above its centre, nats, for sums of ``n`` token log-ratios."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)
@@ -204,8 +205,8 @@ class Rule:
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
     def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:
-        """Compute the centre m of the band, nats per token (docs/theory.md section 2); on a sum of n log-ratios it is
-        m n.
+        """Compute the drift m of the band, nats per token (docs/theory.md section 2): on a sum of n token log-ratios
+        its centre is m n.
 
         Parameters
         ----------
@@ -229,7 +230,7 @@ class Rule:
         n : array, floating
             Number of summed log-ratios.
         m : float or array, optional
-            Centre of the band, nats per token, from `centre`; needed if the rule has a drift.
+            Drift of the band, nats per token, from `centre`; needed if the rule has one.
         """
         below, above = self.half_widths(n)
         centre = self.sum_centre(n, m)
@@ -253,20 +254,18 @@ class Rule:
     ) -> Applied:
         """Clip responses (or tokens): return their sides, multipliers and weights, as an `Applied`.
 
-        docs/theory.md section 2, "Active side", says which responses are clipped.
-
         Parameters
         ----------
         S : array, floating
-            Sums of log-ratios, nats. NaN is passed through, never clipped.
+            Log-ratios of the responses (or tokens), nats. NaN is passed through, never clipped.
         n : array
-            Number of log-ratios in each sum, same shape or broadcastable.
+            Number of token log-ratios that each S sums, same shape or broadcastable.
         A : array, floating
             Advantages, same shape or broadcastable. A = 0 is never clipped: it has no gradient under any rule.
         m : float or array, optional
-            Centre of the band, nats per token, from `centre`; needed where the rule has a drift.
+            Drift of the band, nats per token, from `centre`; needed where the rule has one.
         logged : pair of arrays, optional
-            Lower and upper edges read from a log, used instead of the edges that this rule computes.
+            Lower and upper edges read from a log, nats, used instead of the edges that this rule computes.
         """
         xp = array_namespace(S)
         n, A = xp.astype(n, S.dtype) + xp.zeros_like(S), xp.astype(A, S.dtype) + xp.zeros_like(S)
@@ -281,13 +280,12 @@ class Rule:
         m: Real[Array, "#*rows"] | float | None = None,
         rate: Rate = "band",
     ) -> float:
-        """Return the band acceptance of all responses, or the update acceptance of those with A != 0.
-
-        ``m`` is the band's centre, nats per token.
+        """Return the band acceptance of all responses, or, if ``rate`` is "update", the update acceptance of those with
+        A != 0. ``S``, ``n`` and ``A`` are log-ratios (nats), lengths and advantages; ``m`` is the drift of the band,
+        nats per token.
 
         Raises UserError if there is no response, or under "update" none with A != 0, or if ``checked_rows`` refuses the
-        arrays.
-        """
+        arrays."""
         S, n, A = checked_rows(S, n, A, rate)
         applied = self.apply(S, n, A, m)
         accepted = applied.in_band if rate == "band" else applied.side[A != 0] == 0
@@ -299,7 +297,8 @@ class Rule:
 def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
     """Return the rule with both half-widths (nats) multiplied by ``factor``, so that their ratio stays the same.
 
-    With ``above``, ``factor`` is the lower half-width's alone and ``above`` the upper's; not where a range is an eps.
+    With ``above``, ``factor`` is for the lower half-width alone and ``above`` for the upper; a rule whose range is an
+    eps takes no ``above``.
 
     Raises UserError if the factor is not positive and finite, or if a range that is an eps cannot give so wide a band.
     """
@@ -320,13 +319,11 @@ def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
 def checked_rows(
     S: Real[Array, "#*rows"], n: Real[Array, "#*rows"], A: Real[Array, "#*rows"], rate: str
 ) -> list[Float64[np.ndarray, "*rows"]]:
-    """Return S, n and A as float64 arrays of one shape.
-
-    S may be NaN: the callers leave out responses whose S is NaN.
+    """Return log-ratios S, lengths n and advantages A as three float64 arrays of one shape. S may be NaN: the callers
+    leave out responses whose S is NaN.
 
     Raises UserError for a ``rate`` that is neither "band" nor "update", shapes that do not broadcast, a length below 1
-    or NaN, or an advantage that is not finite.
-    """
+    or NaN, or an advantage that is not finite."""
     if rate not in get_args(Rate):
         raise unknown_name("rate", str(rate), get_args(Rate))
     arrays = [as_numbers(name, x) for name, x in (("S", S), ("n", n), ("A", A))]
