@@ -33,7 +33,8 @@ SHOWN = 2
 
 
 class Reproduction:
-    """The stages of a reproduction, in order."""
+    """The stages of a reproduction, in order: checks of the theory, training, estimates, verdicts, tables, figures,
+    report."""
 
     def __init__(self, options: ReproductionOptions, words: Sequence[str]) -> None:
         self.options, self.design, self.words = options, options.design, words
@@ -82,8 +83,7 @@ class Reproduction:
 
     def train(self, runs: Sequence[PlannedRun]) -> dict[str, str]:
         """Train all runs as a stage. Return the last line of the output, by run folder, of each run that diverged and
-        stopped itself.
-        """
+        stopped itself."""
         jobs = [run.job for run in runs]
 
         def work() -> dict[str, str]:
@@ -94,7 +94,7 @@ class Reproduction:
         return self.stages.run("training", {"jobs": [job.arguments for job in jobs]}, work, [job.run for job in jobs])
 
     def estimate(self, runs: Sequence[PlannedRun]) -> Any:
-        """Return the estimates of all runs as a DataFrame."""
+        """Return the estimates of all runs as a DataFrame, a row for each number of a run."""
         import pandas as pd
         from tqdm.auto import tqdm
 

@@ -14,7 +14,8 @@ from fspo.base.processes import end_with_launcher
 
 
 class Command(NamedTuple):
-    """A command: the module and the function that run it, its line in the list of commands, and an example."""
+    """A command of ``fspo``: the module and the function in it that run the command, its line in the list of commands
+    (``summary``), and the arguments of an example."""
 
     module: str
     summary: str
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def script() -> NoReturn:
-    """Run the console script ``fspo``."""
+    """Run `main` with the words of the command line and exit with its status: the console script ``fspo``."""
     end_with_launcher()
     run_cli(main)
 

@@ -30,7 +30,8 @@ class TrainingDiverged(UserError):
 
 
 def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> UserError:
-    """Build the error for a name that does not exist; its message suggests the nearest known name."""
+    """Build the error for a name that does not exist; its message says what kind of name it is (``kind``) and suggests
+    the nearest of the ``known`` names."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UserError(f"unknown {kind} {name!r}: {hint}choose from {', '.join(known)}")
@@ -62,7 +63,7 @@ _CURES = {
 
 
 def in_one_line(error: Exception) -> tuple[str, int]:
-    """Return an error's message in one line, and the exit status of the command that it ends."""
+    """Return an error's message in one line, and the status with which a command that it ends must exit."""
     if isinstance(error, UserError):
         return str(error), error.status
     if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):

@@ -142,7 +142,8 @@ def refuse_foreign(folder: Path, ours: Mapping[str, str], writer: str, option: s
 
 
 def refuse_foreign_file(path: Path, mark: str, writer: str, fix: str = "name another file") -> None:
-    """Raise UserError unless the file at ``path`` is missing, or holds the mark of ``writer`` in its first MiB."""
+    """Raise UserError unless the file at ``path`` is missing, or holds the text ``mark``, by which its writer marks its
+    files, in its first MiB. ``fix`` says in the message what to do."""
     head = b""
     if path.is_file():
         with path.open("rb") as file:

@@ -59,9 +59,8 @@ def numbers(
 
 
 def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **options: Any) -> float:
-    """Return ``value`` as a float after checking that it is one number, not NaN, within [low, high].
-
-    ``options`` are the further options of `numbers`, the same check for arrays."""
+    """Return ``value`` as a float after checking that it is one number, not NaN, within [low, high]. ``name`` names it
+    in the message of the UserError; ``options`` are the further options of `numbers`, the same check for arrays."""
     array = numbers(name, value, low, high, **options)
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")
@@ -69,15 +68,15 @@ def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **
 
 
 def checked_count(name: str, value: int, low: int, high: int, why: str) -> int:
-    """Return a whole number in [low, high]; else raise UserError, whose message ends with ``why``, a reason or a
-    fix."""
+    """Return the whole number ``value`` if it lies in [low, high]; else raise UserError, whose message begins with
+    ``name`` and ends with ``why``, a reason or a fix."""
     if not low <= value <= high:
         raise UserError(f"{name} {value} must be at least {low} and at most {high}: {why}")
     return value
 
 
 def checked_seed(name: str, seed: int) -> int:
-    """Return a seed after checking that it lies in [0, 2**63), the range that all our random generators take."""
+    """Return the seed if it lies in [0, 2**63), the range that all our random generators take; else raise UserError."""
     return checked_count(name, seed, 0, 2**63 - 1, "give another whole number")
 
 

@@ -25,7 +25,8 @@ ALL = "all"
 
 
 def make_parser(cls: type, prog: str, description: str) -> CommandParser:
-    """Build the parser of a configuration dataclass: one option for each field, and ``--config FILE``."""
+    """Build the parser of a configuration dataclass ``cls``: one option for each field, and ``--config FILE``. ``prog``
+    is the command as a user types it."""
     parser = CommandParser(prog, description, usage=f"{prog} [--config FILE] [--OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
@@ -118,7 +119,7 @@ def option_names(cls: type, prefix: str = "") -> list[str]:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return a configuration as nested dicts of plain values, for config.yaml (tuples become lists)."""
+    """Return a configuration dataclass as nested dicts of plain values, for config.yaml (tuples become lists)."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):

@@ -40,7 +40,8 @@ def cores() -> int:
 
 
 def in_processes(jobs: Sequence[Job], step: Callable[[], None] = lambda: None) -> list[Any]:
-    """Run each job in a separate process, all at the same time, and return their results in the order of the jobs.
+    """Run each job in a separate process, all at the same time, and return their results in the order of the jobs. A
+    job is a function that takes a callback, calls it after each step of its work, and returns a result.
 
     A single job, and jobs where only one process can be used (`cores`), run in the calling process one by one.
 

@@ -18,7 +18,7 @@ from fspo.distributed.plain import Plain
 
 
 class Fsdp2(Plain):
-    """The layout of a model that FSDP2 has sharded."""
+    """The layout of a model that FSDP2 has sharded: each process holds some rows of every parameter."""
 
     in_step = True
 
@@ -49,16 +49,16 @@ class Fsdp2(Plain):
                 part.set_reshard_after_forward(again and part is not model and part is not head, recurse=False)
 
     def shard(self, accelerator: Accelerator, model: torch.nn.Module) -> torch.nn.Module:
-        """Shard another model, which has no optimizer, as the policy is sharded, and return it."""
+        """Shard another model, which has no optimizer (such as the reference model), over processes as the policy is
+        sharded, and return it."""
         return fsdp2_prepare_model(accelerator, model)
 
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return an empty context, in which each process adds up only its part of the gradient after every microbatch.
-
-        If processes exchanged gradients only after the update's ``last`` microbatch with a gradient, each would hold
-        the gradient of all parameters until then."""
+        """Return an empty context for a microbatch's passes: each process adds up only its part of the gradient, after
+        every microbatch. If processes exchanged gradients only after the update's ``last`` microbatch with a gradient,
+        each would hold the gradient of all parameters until then."""
         return nullcontext()
 
     def settle(self) -> None:

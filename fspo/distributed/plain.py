@@ -27,7 +27,8 @@ class Plain:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return the context of a microbatch's passes: only an update's last one averages gradients over processes."""
+        """Return the context of a microbatch's passes: gradients are averaged over processes only if it is the ``last``
+        one of an update."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def settle(self) -> None:

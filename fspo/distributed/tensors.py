@@ -43,13 +43,8 @@ def put(parameter: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def whole_state(tensors: Mapping[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
-    """Gather full tensors to the CPU, one after another, so that a process can write them to a file.
-
-    Parameters
-    ----------
-    keep : bool
-        Whether this process keeps the tensors. A process that writes no file only takes part in the gathering.
-    """
+    """Gather full tensors, by name, to the CPU, one after another, so that a process can write them to a file. A
+    process that writes no file only takes part in the gathering, with ``keep`` false: its result is empty."""
     found = {}
     for name, tensor in tensors.items():
         value = whole(tensor)

@@ -31,8 +31,8 @@ def pass_at_k(n: int, c: ArrayLike, k: int) -> NDArray[np.float64]:
 
 
 def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
-    """Return the mean of ``values``, scores in [0, 1] of responses or prompts (such as 1 for a correct response), with
-    an interval.
+    """Return the mean (``value``) of ``values``, scores in [0, 1] of responses or prompts (such as 1 for a correct
+    response), and the ends of its interval (``ci_lo``, ``ci_hi``).
 
     ``prompt`` holds the number of the prompt that each value belongs to; values of one prompt form a cluster. The
     interval is NaN for fewer than five prompts."""
@@ -43,12 +43,11 @@ def rate(values: ArrayLike, prompt: ArrayLike) -> dict[str, float]:
 
 
 def measures(correct: ArrayLike) -> list[dict[str, Any]]:
-    """Return rows ``measure, value, ci_lo, ci_hi``: for avg@n, the share of correct responses, and for pass@k at the
-    powers of two above 1 and below n, and at n.
+    """Return one row for each measure, with its name (``measure``), value and interval (``ci_lo``, ``ci_hi``): avg@n,
+    the share of correct responses, and pass@k at the powers of two above 1 and below n, and at n.
 
-    ``correct`` (P, n) says which of the n responses to each of P prompts are correct.
-
-    Raises UserError if there is no response."""
+    ``correct`` (P, n) says which of the n responses to each of P prompts are correct. Raises UserError if there is no
+    response."""
     marks = np.asarray(correct, np.float64)
     if not marks.size:
         raise UserError("no response to measure: evaluate at least one prompt")

@@ -45,10 +45,11 @@ def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, A
 
 
 class AnswerFile:
-    """The file with the answers of one model to one benchmark; ``lines`` holds them by the prompt's number.
+    """The file with the answers of one model to one benchmark; ``lines`` maps each prompt's number to its line, a dict.
 
     Raises UserError if the file holds answers of another model, to other prompts or with other settings than the
-    ``header`` says, or if a line before the last is damaged. A file without an answer gets this header."""
+    ``header`` says (from the function `header`), or if a line before the last is damaged. A file without an answer gets
+    this header."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path, self.lines = path, dict[int, dict[str, Any]]()

@@ -34,7 +34,8 @@ from fspo.tasks.rows import FILE_SUFFIXES
 
 
 def load_benchmark(name: str) -> DatasetTask:
-    """Load a benchmark of `known_sets.BENCHMARKS` from the hub, or any from a file; NAME.jsonl has NAME's options.
+    """Load the benchmark ``name``: one of `known_sets.BENCHMARKS` from the Hugging Face hub, or any from a file. A file
+    NAME.jsonl has the options of the known benchmark NAME.
 
     Raises UserError if there is no such benchmark, or neither a file nor the hub has it."""
     short, from_file = Path(name).stem, name.endswith(FILE_SUFFIXES)
@@ -77,9 +78,9 @@ def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: 
 
 
 def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]:
-    """Return a row for each measure of a model's answers to a benchmark, with the counts that the measures share.
-
-    A prompt that was too long to be asked counts as wrong."""
+    """Return a row for each measure (avg@n, pass@k) of a model's answers to a benchmark, each with the same counts:
+    prompts, too long ones, mean length, truncated share, failed verifications. ``lines`` are those of the answer file,
+    ``samples`` the number of responses to each prompt. A prompt that was too long to be asked counts as wrong."""
     asked = [line for line in lines if not line["too_long"]]
     correct = [np.asarray(line.get("rewards", [0.0] * samples)) >= 1 for line in lines]
     shared = {

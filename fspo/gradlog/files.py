@@ -68,7 +68,8 @@ class Group:
 
 @dataclass(frozen=True)
 class LogFile:
-    """A log file as its footer describes it; the rows are not read."""
+    """A log file as its footer describes it, without its rows: path, names of columns, header (``metadata``) and row
+    groups."""
 
     path: Path
     columns: frozenset[str]
@@ -88,7 +89,7 @@ def broken(path: Path, error: BaseException) -> str:
 
 
 def unreadable(folder: Path, damage: str) -> UserError:
-    """Make the error for a log of which no file can be read."""
+    """Make the error for a log in ``folder`` of which no file can be read; ``damage`` is the reason for one file."""
     return UserError(f"no readable file in {folder}: {damage}; copy the log again, or name another run")
 
 

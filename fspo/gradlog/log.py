@@ -135,7 +135,7 @@ class GradLog:
     ----------
     table : pyarrow.Table
     metadata : dict
-        The log's header, with ``rule`` (see ``Rule.to_dict``) if the trainer wrote it.
+        The log's header: plain values by name, with ``rule`` (see ``Rule.to_dict``) if the trainer wrote it.
     damage : list of str
         One line for each file or row group that could not be read. Their rows are missing in the table.
     """
@@ -196,7 +196,7 @@ class GradLog:
 
     @staticmethod
     def joined(logs: Sequence[GradLog]) -> GradLog:
-        """Return one GradLog with the rows of all ``logs``, in their order, and the header of the first."""
+        """Return one GradLog with the rows of all ``logs``, in their order, and the header of the first log."""
         damage = [line for log in logs for line in log.damage]
         return GradLog(_joined([log.table for log in logs]), logs[0].metadata, damage)
 
@@ -224,7 +224,8 @@ def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
 
 
 def gone_rule(header: Mapping[str, Any], name: str = "rule") -> str:
-    """Return a line that says what is gone of the rule in a log's header; "" if this release knows the rule."""
+    """Return a line that says which rule or part of a rule, named in a log's header, this release no longer knows; ""
+    if it knows the rule."""
     try:
         _made(header, name)
     except GoneError as error:
@@ -276,9 +277,11 @@ def read_files(
     phases: Sequence[str] | None,
     damage: Sequence[str] = (),
 ) -> GradLog:
-    """Read the rows of some log files, or of some row groups of these files.
+    """Read the rows of some log files, each given with the numbers of the row groups to read (None: all), into one
+    GradLog.
 
-    Raises UserError if none of the files and row groups can be read."""
+    ``columns`` and ``phases`` are those to read, None for all; ``damage`` are messages on files that could not be read,
+    which the result holds too. Raises UserError if none of the files and row groups can be read."""
     import pyarrow as pa
 
     tables: list[pa.Table] = []

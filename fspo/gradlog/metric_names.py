@@ -17,7 +17,8 @@ LRE_BAND, LRE_UPDATE = "lre_band/", "lre_update/"
 
 
 def in_bin(i: int | str, name: str) -> str:
-    """Return the name of a metric that is taken over the responses of the ``i``-th bin of lengths alone."""
+    """Return the name of a metric taken over the responses of the ``i``-th bin of lengths alone, from its ``name`` over
+    all."""
     return f"length_bin/{i}/{name}"
 
 

@@ -23,11 +23,11 @@ class MetricsFile:
         self.path = Path(run) / METRICS
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Append one line, a rollout's or an evaluation's metrics, to metrics.jsonl."""
+        """Append one line to metrics.jsonl: the metrics, by name, of one rollout or evaluation."""
         self.write_all([values])
 
     def write_all(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append several lines of metrics, one for each rollout or evaluation, to metrics.jsonl."""
+        """Append several lines to metrics.jsonl: the metrics, by name, of several rollouts or evaluations."""
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps({k: _finite(v) for k, v in values.items()}) + "\n" for values in records)
 

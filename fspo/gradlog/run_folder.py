@@ -39,7 +39,7 @@ IMPORT = "import.json"
 
 
 def check_run(run: str | Path) -> None:
-    """Raise UserError unless there is such a folder."""
+    """Raise UserError unless the run folder ``run`` exists and is a folder."""
     if not Path(run).exists():
         raise UserError(f"{run} does not exist: give a run folder, or make one of another log with `fspo import`")
     if not Path(run).is_dir():

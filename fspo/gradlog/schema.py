@@ -91,9 +91,8 @@ LOG_COLUMNS: dict[str, LogColumn] = {
 
 
 class RatioColumns(NamedTuple):
-    """Names of a response's columns for one kind of log-ratio: sums over the tokens of s, s^2 and exp(s) - 1 - s (k3).
-
-    Here s is the token log-ratio of that kind."""
+    """Names of a response's columns for one kind of log-ratio: the log-ratio, and the sums over tokens of s^2 and of k3
+    = exp(s) - 1 - s, s the token log-ratio of that kind."""
 
     log_ratio: str
     sum_sq: str

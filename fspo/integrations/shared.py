@@ -36,12 +36,13 @@ RuleParts: Any = make_dataclass(
 
 
 def given(options: Any) -> dict[str, Any]:
-    """Return the values of those options of `fspo.config.RuleConfig` that the dataclass ``options`` has too."""
+    """Return by name the values of those options of `fspo.config.RuleConfig` that the dataclass ``options`` has too."""
     return {part.name: getattr(options, part.name) for part in fields(RuleConfig) if hasattr(options, part.name)}
 
 
 def check_drift(rule: Rule, trainer: str, option: str) -> None:
-    """Raise UserError if the rule's drift is that of the whole minibatch; ``option`` names the fix."""
+    """Raise UserError if the rule's drift comes from the whole minibatch, of which the trainer named ``trainer`` shows
+    a loss only one microbatch; ``option`` is the option to set instead, for the message."""
     if rule.needs_stats and rule.drift_source != "lagged":
         raise UserError(
             f"rule {rule.label!r} centres its band on the whole minibatch, of which {trainer} shows a loss one "
@@ -50,7 +51,8 @@ def check_drift(rule: Rule, trainer: str, option: str) -> None:
 
 
 def remembers(rule: Rule) -> bool:
-    """Return whether the rule's band depends on earlier updates."""
+    """Return whether the rule's band depends on earlier updates: by a drift from their tokens, or by a range that
+    follows a target."""
     return rule.needs_stats or rule.adapt != "none"
 
 
@@ -72,8 +74,8 @@ class UpdateMemory:
         Numbers of the responses of the present microbatch. Set before each call of the loss if the trainer (verl) does
         not pass them to the loss.
     lagged : DriftStats
-        Sums over the tokens of the previous update, from which the centre of the present band is made. They are 0 at
-        the first update of a rollout, where every S is 0.
+        Sums over the tokens of the previous update, from which the drift of the present band is made. They are 0 at the
+        first update of a rollout, where every S is 0.
     """
 
     def __init__(self, rule: Rule, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
@@ -85,16 +87,17 @@ class UpdateMemory:
 
     @property
     def centre(self) -> Any:
-        """Centre of the present update's band, nats per token."""
+        """Drift of the present update's band, nats per token."""
         return self.online.rule.centre(self.lagged)
 
     def begin_rollout(self) -> None:
-        """Begin a rollout, whose responses all have S = 0: the centre of the band is 0."""
+        """Begin a rollout, whose responses all have S = 0 at first: the drift is set to 0."""
         self.lagged = DriftStats()
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
-        """Collect the B responses of one microbatch of the present update: ids (B,), `Records`, advantages (B,)."""
+        """Collect the B responses of one microbatch of the present update: their numbers (B,), `Records` and advantages
+        (B,)."""
         found = records.to_numpy()
         names = ("log_ratio", "length", "k3_sum", "sum_sq_log_ratio")
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))

@@ -42,7 +42,8 @@ REPLACED = (
 
 
 def missing_methods() -> list[str]:
-    """Return the names in `REPLACED` that the GRPOTrainer of the installed TRL does not have."""
+    """Return the names of those methods that this module replaces (`REPLACED`) and that the installed TRL's GRPOTrainer
+    does not have."""
     return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
 
 
@@ -168,7 +169,8 @@ class LoggedTrainer(GRPOTrainer):
         return (length == 0) | ~torch.isin(last, ends)
 
     def correction_factor(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | None:
-        """Return the factor (B, T) by which TRL's correction multiplies each token's loss; None if it corrects none."""
+        """Return the factor (B, T) by which TRL's correction multiplies each token's loss, for TRL's microbatch
+        ``inputs``; None if it corrects none."""
         return inputs["importance_sampling_ratio"].expand(mask.shape) if self.corrected else None
 
     def log_microbatch(
@@ -183,7 +185,7 @@ class LoggedTrainer(GRPOTrainer):
         Parameters
         ----------
         inputs : dict
-            TRL's microbatch.
+            TRL's microbatch, tensors by name.
         entropy : Tensor (B,), optional
             Sum of the policy's entropy over a response's tokens, nats.
         """
@@ -261,8 +263,8 @@ def keep_steps_before(run: str | Path, step: int) -> int:
 
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
-    """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's; None if
-    the batch has no log-probabilities of the sampler.
+    """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's in TRL's
+    microbatch ``batch``; None if that has none.
 
     TRL sends the trainer's weights to the sampler before every generation, so the policy lag D is 0."""
     sampled = batch.get("sampling_per_token_logps")
@@ -270,6 +272,7 @@ def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:
-    """Return the mask of the loss, bool (B, T): completion tokens except those that tools wrote."""
+    """Return the mask of the loss, bool (B, T), of TRL's microbatch: completion tokens except those that tools
+    wrote."""
     mask = batch["completion_mask"].bool()
     return mask if batch.get("tool_mask") is None else mask & batch["tool_mask"].bool()

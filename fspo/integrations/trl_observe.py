@@ -41,7 +41,7 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
     trainer : type
         `trl.GRPOTrainer` or a subclass of it.
     score_every : int
-        Rollouts between score passes (`FSPOConfig`); 0 for never.
+        Number of rollouts from one score pass to the next; 0 for never.
     stop_on : str or function, optional
         "critical" or "warning" (issues of ``fspo doctor``), or a function that takes the run's folder and returns a
         reason to stop, or None. It is asked once a rollout, about the rollouts before; when it gives a reason, TRL

@@ -35,9 +35,9 @@ class FSPOConfig(RuleParts, GRPOConfig):
     Three defaults differ from TRL's: ``vllm_importance_sampling_correction=False``, so that only the rule weighs
     responses unless TRL's correction of vLLM's mismatch is asked for (its factor then multiplies the gradient of each
     token); ``use_bias_correction_kl=False``, because the KL term is not weighed by TRL's unclipped ratio; and
-    ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the penalty on
-    KL(new||reference): its estimate k3 (exp(d) - 1 - d, d the reference's log-probability less the new one) is
-    aggregated like the rule's terms: "response" sums it over a response's tokens, where TRL's losses take means.
+    ``disable_dropout=True``, because dropout makes S random. ``beta`` weighs the penalty on KL(new||reference): its
+    estimate k3 (exp(d) - 1 - d, d the reference's log-probability less the new one) is aggregated like the rule's
+    terms: "response" sums it over a response's tokens, where TRL's losses take means.
 
     Parameters
     ----------
@@ -47,12 +47,13 @@ class FSPOConfig(RuleParts, GRPOConfig):
         Parts of the rule to change in the preset, as in `fspo.config.RuleConfig`. TRL shows one microbatch at a time,
         so a rule with a drift needs ``drift_source="lagged"``.
     aggregation : str, optional
-        "response", "sequence", "token" or "constant" (`fspo.objective.aggregate`), by default the preset's.
+        How terms become one loss: "response", "sequence", "token" or "constant", as in `fspo.config.ObjectiveConfig`;
+        by default the preset's.
     constant_length : int, optional
         Divisor of "constant", tokens; ``max_completion_length`` by default.
     score_every : int
-        Rollouts between score passes (a sketch of each response's score, for the cosine tables); 0 for never. A score
-        pass costs about as much as one update and is made on one update of the rollout.
+        Number of rollouts from one score pass to the next (it takes a sketch of each response's score, for the cosine
+        tables); 0 for never. A score pass costs about as much as one update and is made on one update of the rollout.
 
     Raises
     ------

@@ -126,7 +126,7 @@ def fspo_loss(
 
     Returns
     -------
-    loss : Tensor ()
+    loss : Tensor (), to be minimised
     metrics : dict
         Metrics under verl's names. A clip share is a share of the responses with A != 0, or, under a rule on tokens, of
         the tokens of these responses.

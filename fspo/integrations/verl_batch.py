@@ -27,12 +27,14 @@ def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def padded(data: Any, *names: str) -> Any:
-    """Return the columns ``names`` that the batch ``data`` has, nested ones padded to tensors (B, T)."""
+    """Return the columns ``names`` that verl's batch ``data`` has, by name; nested ones are padded to tensors (B,
+    T)."""
     return data.select(*(name for name in names if name in data)).to_padded_tensor()
 
 
 def whole_mask(data: Any, kept: Tensor) -> Tensor:
-    """Return the mask (B, T) of the tokens that the policy drew, including those that verl's rejection masked.
+    """Return the mask (B, T) of the tokens in verl's batch ``data`` that the policy drew, including those that verl's
+    rejection masked.
 
     ``kept`` (B, T) is the mask of the loss. It is returned if the batch does not say which tokens the policy drew, as
     with verl's older trainer in a conversation of several turns."""
@@ -61,13 +63,15 @@ def versions(data: Any, rollout: int) -> np.ndarray:
 
 
 def rewards(data: Any) -> np.ndarray | None:
-    """Return each response's reward, float64 (B,): the sum of its tokens' rewards; None if the batch has none."""
+    """Return each response's reward, float64 (B,): the sum of its tokens' rewards in verl's batch; None if that has
+    none."""
     name = next((name for name in ("token_level_scores", "rm_scores") if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
 
 
 def gathered(engine: Any, own: list[Any]) -> list[Any]:
-    """Return the items of the lists of all data-parallel processes of a verl engine, in the order of their ranks."""
+    """Return the items of the lists that all data-parallel processes of a verl engine pass as ``own``, in the order of
+    their ranks."""
     group = engine.get_data_parallel_group()
     found: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(found, own, group)

@@ -73,7 +73,8 @@ class ObservedLossConfig(PolicyLossConfig):
 
 
 def watch_actors(run: str | None) -> None:
-    """Have verl's actors of this process log to ``run`` (None: no log), and learn the band of a rule that remembers."""
+    """Have verl's actors in this process log to the run folder ``run`` (None: no log), and let a rule whose band
+    depends on earlier updates learn from them."""
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     base = ActorRolloutRefWorker.actor_worker_cls

@@ -48,7 +48,7 @@ def correction_of(options: Any) -> Rule | None:
 
     Parameters
     ----------
-    options : mapping or verl's RolloutCorrectionConfig, optional
+    options : mapping or verl's RolloutCorrectionConfig, optional: verl's options of the correction
     """
     if options is None or options.get("bypass_mode", False):
         return None

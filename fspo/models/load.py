@@ -62,8 +62,7 @@ def build_random_model(
 
     Of its vocabulary one token in `END_EVERY` ends a response, so that sampled responses end.
 
-    The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed.
-    """
+    The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed."""
     with local_seed(seed):
         model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype], attn_implementation=attn_implementation)
     model.generation_config.eos_token_id = list(range(END, shape.vocab_size, END_EVERY))
@@ -135,8 +134,7 @@ def ready_for_training(
 ) -> PreTrainedModel:
     """Return the model in eval mode without dropout; add gradient checkpointing (non-reentrant) and adapters if asked.
 
-    Raises UserError if an option is impossible for this model; the message calls the model ``name``.
-    """
+    Raises UserError if an option is impossible for this model; the message calls the model ``name``."""
     switch_dropout_off(model)
     if gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
@@ -194,7 +192,8 @@ def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of end tokens: the tokenizer's and those of the model's generation configuration."""
+    """Return the ids of the tokens that end a response: the tokenizer's and those of the model's generation
+    configuration."""
     ids = {int(cast(int, tokenizer.eos_token_id))}
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids.update([listed] if isinstance(listed, int) else listed or [])

@@ -56,8 +56,7 @@ def small_qwen3(width: int = 128, heads: int = 4, **changes: Any) -> Qwen3Config
     """Return the configuration of a small Qwen3: two layers, a vocabulary of 24 tokens, untied embeddings.
 
     A hidden state has ``width`` entries, as have all ``heads`` query heads together (two for each head of keys and
-    values); the hidden layer of an MLP has 3 x ``width``. ``changes`` are other fields of ``Qwen3Config``.
-    """
+    values); the hidden layer of an MLP has 3 x ``width``. ``changes`` are other fields of ``Qwen3Config``."""
     from transformers import Qwen3Config
 
     given: dict[str, Any] = {
@@ -80,8 +79,7 @@ def shape_of(name_or_path: str) -> PretrainedConfig:
     """Return the configuration of a model; no weights are loaded.
 
     ``name_or_path`` is "embedded", a folder with config.json, one of `BUILT_IN` (with or without "Qwen/"), a Hub
-    name, or "random:" followed by one of these. Raises UserError if there is no such configuration.
-    """
+    name, or "random:" followed by one of these. Raises UserError if there is no such configuration."""
     from transformers import AutoConfig, Qwen3Config
 
     check_place(name_or_path)

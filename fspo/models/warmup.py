@@ -35,6 +35,8 @@ def warm_up(config: WarmupConfig | None = None, task: TeachingTask | None = None
 
     Parameters
     ----------
+    config : WarmupConfig, optional
+        Options of the warm-up; by default those of its class.
     task : TeachingTask, optional
         The task on which the model is trained; chain-add by default.
 
@@ -48,8 +50,8 @@ def warm_up(config: WarmupConfig | None = None, task: TeachingTask | None = None
     Raises
     ------
     UserError
-        If no attempt reached ``config.min_accuracy``, the cache cannot be written, or with the task's options
-        the verifier does not give full reward to the task's own worked solutions.
+        If no attempt reached ``config.min_accuracy``, the cache cannot be written, or with the task's options the
+        verifier does not give full reward to the task's own worked solutions.
     """
     config, task = config or WarmupConfig(), task or ChainAdd()
     root = cache_folder(config.cache_dir)
@@ -76,11 +78,11 @@ def warm_up(config: WarmupConfig | None = None, task: TeachingTask | None = None
 
 
 def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
-    """Return everything that the warmed-up weights depend on; a hash of it names the model's folder in the cache.
+    """Return everything that the warmed-up weights depend on, plain values by name; a hash of it names the model's
+    folder in the cache.
 
     Data, tokenizer and initial weights enter as hashes of their values. So if a change of code changes these values, it
-    changes the folder's name too, and the model is trained again.
-    """
+    changes the folder's name too, and the model is trained again."""
     options = {k: v for k, v in asdict(config).items() if k != "cache_dir"}
     weights = hashlib.sha256()
     for name, value in sorted(untrained(task, config.seed).state_dict().items()):
@@ -100,8 +102,7 @@ def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
 
 def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, depends: dict[str, Any]) -> None:
     """Train the embedded model on worked solutions, with one seed after another, until a model reaches the accuracy
-    ``config.min_accuracy``; write that model to ``folder``.
-    """
+    ``config.min_accuracy``; write that model to ``folder``."""
     best = 0.0
     for attempt in range(config.attempts):
         trial = replace(config, seed=config.seed + attempt)

@@ -5,8 +5,7 @@ limit the accuracy from which reinforcement learning starts. They come in the la
 slips from the start slow the learning of the addition tables. Muon trains the weight matrices of the layers and AdamW
 all other parameters: in trials AdamW alone needed about three times the steps. The model learns abruptly, and the step
 at which it learns depends on the seed (after 900 steps the accuracy is .43 with seed 0 and .19 with seed 1).
-`WarmupConfig.min_accuracy` is set to refuse a model that has not learned at all, whose accuracy is below .1.
-"""
+`WarmupConfig.min_accuracy` is set to refuse a model that has not learned at all, whose accuracy is below .1."""
 
 from __future__ import annotations
 
@@ -31,15 +30,14 @@ _RAMP_STEPS = 100
 
 
 def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
-    """Return the embedded model with random weights and a task's vocabulary."""
+    """Return the embedded model with random weights, which depend on the seed, and the vocabulary of ``task``."""
     return build_embedded_model(seed, small_qwen3(vocab_size=len(task.build_tokenizer())))
 
 
 def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | None = None) -> PreTrainedModel:
     """Train a new embedded model, or ``model``, on the warm-up data and return it in eval mode.
 
-    The trained weights depend on the arguments and the machine alone.
-    """
+    The trained weights depend on the arguments and the machine alone."""
     net: Any = untrained(task, config.seed) if model is None else model
     net.train()
     tokenizer = task.build_tokenizer()
@@ -72,7 +70,8 @@ def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | Non
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Return the factor on Muon's and AdamW's learning rates at a step: a linear ramp times a cosine from 1 to .05."""
+    """Return the factor on Muon's and AdamW's learning rates at optimizer step ``step`` of ``steps``: a linear ramp
+    times a cosine from 1 to .05."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
@@ -85,8 +84,7 @@ def batch(
 
     Several examples are packed into one row. Positions start again at 0 for each example, and transformers builds
     from the positions the mask that keeps examples apart. A label is the next token if that is a response token, else
-    -100, which the loss ignores.
-    """
+    -100, which the loss ignores."""
     slips = step >= config.slip_from * config.steps
     first = step * config.examples_per_step
     texts = [task.warmup_text(config.seed, first + i, slips) for i in range(config.examples_per_step)]
@@ -120,7 +118,8 @@ def batch(
 
 
 def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dict[str, float]:
-    """Measure the accuracy of responses that are sampled at temperature 1 to held-out prompts.
+    """Measure the accuracy of one response, sampled at temperature 1, to each of ``examples`` held-out prompts of
+    ``task``.
 
     Returns
     -------

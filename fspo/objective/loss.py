@@ -3,8 +3,7 @@
 Each response (or token) has a surrogate term ``j``, which is maximised: ``loss = -sum(j) / denominator``. The clip
 rule computes M and w from detached numbers in float64, so the gradient is ``M w A grad S``, exactly as docs/theory.md
 section 1 defines the clipped gradient. Where the log-probs of the program that sampled are known, a correction
-multiplies the gradient of token t by a factor f_t.
-"""
+multiplies the gradient of token t by a factor f_t."""
 
 from __future__ import annotations
 
@@ -284,8 +283,7 @@ def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> flo
     """Return this batch's part of the number by which `aggregate` divides the loss of an update.
 
     It is the number of responses, of tokens, or of responses times a constant length C, as ``config.aggregation`` asks.
-    The caller adds it up over microbatches and processes.
-    """
+    The caller adds it up over microbatches and processes."""
     if config.aggregation == "token":
         return float(mask.sum())
     return float(mask.any(-1).sum()) * (config.constant_length or 1)

@@ -2,8 +2,7 @@
 
 `fspo.policy.logprobs.token_log_probs` and its backward pass run under PyTorch's FakeTensorMode, and the bytes of all
 tensors that exist after each operation are added up. Nothing is computed and no weights exist. (torch's MemTracker is
-not used, because it allows no frozen weights.)
-"""
+not used, because it allows no frozen weights.)"""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class _LiveBytes(TorchDispatchMode):
     """Adds up the bytes of the fake tensors (tensors without storage) that exist after each operation.
 
     Operations whose inputs are all masks or token ids are computed with real values, because the shapes of other
-    tensors may depend on these values.
-    """
+    tensors may depend on these values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +75,8 @@ def _positions(index: Any) -> list[Any]:
 
 
 def changed(shape: PretrainedConfig, layers: int, vocabulary: int | None = None) -> PretrainedConfig:
-    """Return a copy of a model's configuration with other numbers of decoder layers and of tokens."""
+    """Return a copy of a model's configuration with ``layers`` decoder layers and ``vocabulary`` tokens (None: as many
+    as before)."""
     found = copy.deepcopy(shape)
     found.num_hidden_layers = layers
     if getattr(found, "layer_types", None):
@@ -89,7 +88,8 @@ def changed(shape: PretrainedConfig, layers: int, vocabulary: int | None = None)
 def meta_model(
     shape: PretrainedConfig, dtype: Dtype = "float32", checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """Make the model on torch's meta device, where tensors have shapes but take no memory."""
+    """Make a model of the configuration ``shape``, ready for training, on torch's meta device, where tensors have
+    shapes but take no memory."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype])
         return ready_for_training(model, "the model", gradient_checkpointing=checkpointing, lora=lora)
@@ -104,10 +104,10 @@ def update_pass(
     logits: int | None,
 ) -> int:
     """Return the peak bytes of a forward and backward pass over a microbatch of (rows, tokens of each prompt, tokens of
-    each response), beside the model's weights and gradients; ``logits`` is the largest number of logits held at a time.
+    each response), beside the model's weights and gradients. ``shape`` is the model's configuration, ``model`` how it
+    is loaded, and ``logits`` the largest number of logits held at a time.
 
-    The gradients of the weights exist before the pass, as in training before every microbatch but an update's first.
-    """
+    The gradients of the weights exist before the pass, as in training before every microbatch but an update's first."""
     rows, prompt, response = microbatch
     # One response is a token shorter, so that the microbatch is padded as a real microbatch is.
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]

@@ -1,8 +1,7 @@
 """Memory that a run needs on each GPU, or in each process on a CPU, while it samples and while it updates.
 
 The other phases of a rollout take less than an update: the pass for old log-probs has no gradients, a score pass has
-sketches in their place, and the optimizer's step makes no tensors.
-"""
+sketches in their place, and the optimizer's step makes no tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class MemoryPlan:
     parameters, trainable : int
         Entries of all parameters, and of the trainable ones; tied parameters count once.
     phases : dict of str to dict of str to int
-        For sampling and for an update: the weights, the optimizer, the activations, ...
+        Bytes by phase (sampling, update) and by what takes them (weights, optimizer, activations, ...).
     capacity : int
         A GPU's memory, less the share `RESERVE`.
     """
@@ -73,8 +72,7 @@ def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int
     """Count the entries of a model's parameters: all, the trainable ones, those of the largest decoder layer, and those
     of the final norm with the output layer. FSDP2 gathers each such part as one. Tied parameters count once.
 
-    Raises UserError if the model has no list of decoder layers.
-    """
+    Raises UserError if the model has no list of decoder layers."""
     model = meta_model(shape, "float32", False, lora)
     stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) > 0]
     if not stacks:
@@ -89,8 +87,7 @@ def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int
 def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> MemoryPlan:
     """Compute the memory of a run; ``shape`` is the model's configuration, by default that of the model it names.
 
-    Raises UserError if the model's configuration cannot be found, or if it is no decoder-only transformer.
-    """
+    Raises UserError if the model's configuration cannot be found, or if it is no decoder-only transformer."""
     shape = shape or shape_of(config.model.name_or_path)
     total, trainable, layer, head = sizes(shape, config.model.lora)
     cpu, split, kept = machine.device == "cpu", machine.gpus, DTYPES[config.model.dtype]
@@ -128,8 +125,7 @@ def _activations(config: TrainConfig, cpu: bool, shape: PretrainedConfig, comput
 
     The model is run with 1 and with 2 decoder layers, and the memory with more layers extrapolated on a straight line,
     because all decoder layers have the same shapes. What the full vocabulary adds is counted as logits. The number of
-    logits held at a time follows in training from the device of the tensors; the fake tensors are always on the CPU.
-    """
+    logits held at a time follows in training from the device of the tensors; the fake tensors are always on the CPU."""
     tile = TILE.get("cpu" if cpu else "gpu", TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     given = dtype, config.model, config.sampling.temperature, config.batch.logits or tile
@@ -174,7 +170,8 @@ def _generate(
 
 
 def cache_bytes(shape: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Return the bytes that one token's keys and values take in the caches of all layers."""
+    """Return the bytes that one token's keys and values take in the caches of all layers, for a model's configuration
+    ``shape``."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     size = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     return shape.num_hidden_layers * 2 * heads * size * dtype.itemsize

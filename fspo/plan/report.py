@@ -16,7 +16,8 @@ LESS = {
 
 
 def table(found: MemoryPlan) -> str:
-    """Write the plan as a table: GiB of weights, optimizer, activations and so on (rows) in each phase (columns)."""
+    """Return the plan as a text table: GiB of weights, optimizer, activations and so on (rows) in each phase
+    (columns)."""
     rows = list(dict.fromkeys(part for parts in found.phases.values() for part in parts))
     lines = [("GiB", list(found.phases))]
     lines += [(row, [f"{p[row] / GIB:.2f}" if row in p else "" for p in found.phases.values()]) for row in rows]

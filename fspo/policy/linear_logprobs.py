@@ -2,8 +2,7 @@
 
 Only one tile of the logits (tokens x vocabulary) exists at a time, in float32, in the forward and the backward pass, so
 memory is linear in the number of tokens. The backward pass computes the logits of each tile again.
-`torch.nn.functional.linear_cross_entropy` (from torch 2.13 on) has no temperature and no entropy.
-"""
+`torch.nn.functional.linear_cross_entropy` (from torch 2.13 on) has no temperature and no entropy."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int |
     """Return the shape of a tile with at most ``logits`` logits: its numbers of tokens and of vocabulary entries.
 
     A tile is square, unless there are fewer tokens than a square tile has rows: then a tile has all tokens and more
-    vocabulary entries.
-    """
+    vocabulary entries."""
     budget = logits or TILE.get(device.type, TILE_ELSEWHERE)
     rows = max(1, min(tokens, isqrt(budget)))
     return rows, max(1, min(vocabulary, budget // rows))
@@ -49,7 +47,8 @@ def linear_log_probs(
     tile: tuple[int, int] | None = None,
     listener: HeadListener | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
-    """Return the log-probability of each target under softmax((hidden weight^T + bias) / temperature).
+    """Return the log-probability, nats, of each of N target tokens under softmax((hidden weight^T + bias) /
+    temperature), from hidden states (N, H) and an output layer's weight (V, H).
 
     Products of bfloat16 operands are summed in float32, and sums over the vocabulary are carried in float64. For given
     logits the error stays below 1e-6 nats. The logits themselves, made from hidden states, have the rounding error of
@@ -59,7 +58,7 @@ def linear_log_probs(
     Parameters
     ----------
     entropy : bool
-        Whether to return entropies too.
+        Whether to return the entropy of each softmax too.
     tile : (int, int), optional
         Tokens and vocabulary entries of a tile; `tile_shape` chooses by default.
     listener : HeadListener, optional
@@ -69,7 +68,7 @@ def linear_log_probs(
     -------
     log_probs : Tensor (N,), float32 (float64 for float64 hidden states)
     entropies : Tensor (N,) or None
-        Nats, detached.
+        Nats, without gradient.
     """
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
@@ -88,8 +87,7 @@ def _plain(device: torch.device) -> AbstractContextManager:
 class _Logits:
     """Computes the logits of one tile (some tokens and vocabulary entries) after the other, in float32 or float64.
 
-    The hidden states and the output layer's weights are first rounded to one type, ``dtype``.
-    """
+    The hidden states and the output layer's weights are first rounded to one type, ``dtype``."""
 
     def __init__(
         self,
@@ -117,8 +115,7 @@ class _Logits:
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:
         """Yield the vocabulary in blocks of successive entries, each with the output layer's weights for its block.
 
-        Converted weights share one buffer, so the next block overwrites the one before.
-        """
+        Converted weights share one buffer, so the next block overwrites the one before."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             part = self.weight[block]
@@ -131,8 +128,7 @@ class _Logits:
 
         The logits are not yet divided by the temperature.
 
-        All tiles share one buffer, so the next tile overwrites the one before.
-        """
+        All tiles share one buffer, so the next tile overwrites the one before."""
         for start in range(0, len(self.hidden), self.rows):
             rows = slice(start, min(start + self.rows, len(self.hidden)))
             count, width = rows.stop - rows.start, len(weight)
@@ -148,8 +144,7 @@ class _Logits:
     def relative(self, x: Float[Tensor, "rows columns"], top: Float[Tensor, " rows"]) -> Float[Tensor, "rows columns"]:
         """Turn logits ``x`` in place into ``(x - top) / temperature``, ``top`` being a reference logit of each token.
 
-        Subtracting before dividing keeps digits that the division of a large logit would round away.
-        """
+        Subtracting before dividing keeps digits that the division of a large logit would round away."""
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
@@ -167,8 +162,7 @@ class _Logits:
 def _places(targets: Int64[Tensor, " N"], block: slice) -> tuple[Bool[Tensor, "N 1"], Int64[Tensor, "N 1"]]:
     """Return whether each target token lies in a block of the vocabulary, and its column in the block, both (n, 1).
 
-    The column is 0 for a target outside the block.
-    """
+    The column is 0 for a target outside the block."""
     inside = (targets >= block.start) & (targets < block.stop)
     return inside[:, None], torch.where(inside, targets - block.start, 0)[:, None]
 

@@ -1,8 +1,7 @@
 """Log-probabilities of response tokens under a causal language model, with little memory.
 
 Training, scores and memory measurements all use this code. Old and new log-probabilities must both be computed
-here with the same batch: then S is exactly 0 before the first update.
-"""
+here with the same batch: then S is exactly 0 before the first update."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ def make_batch(
     Returns
     -------
     dict of Tensor (N, T)
-        ``input_ids``, ``attention_mask`` (int64), ``position_ids`` (0 on each sequence's first token),
-        ``response_mask`` (bool, on the token's own position).
+        Under these names: ``input_ids``, ``attention_mask`` (int64), ``position_ids`` (0 on each sequence's first
+        token), ``response_mask`` (bool, on the token's own position).
 
     Raises
     ------
@@ -91,11 +90,11 @@ def token_log_probs(
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
-    The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY`
-    entries or more, or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are
-    computed inside the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward
-    pass. An output layer that is not a plain Linear (as with LoRA on it) computes all logits at once, and so does a
-    model that changes its logits after that layer (soft caps, scales), with a warning.
+    The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY` entries
+    or more, or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are computed
+    inside the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward pass. An
+    output layer that is not a plain Linear (as with LoRA on it) computes all logits at once, and so does a model that
+    changes its logits after that layer (soft caps, scales), with a warning.
 
     Parameters
     ----------
@@ -110,15 +109,15 @@ def token_log_probs(
     logits : int, optional
         Largest number of logits (tokens x vocabulary) in a tile; by default `fspo.policy.linear_logprobs.TILE`.
     scores : ScoreHooks, optional
-        The hooks inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on
-        the output layer is taken for a hook of other code, and all logits are computed at once.
+        The hooks inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on the
+        output layer is taken for a hook of other code, and all logits are computed at once.
 
     Returns
     -------
     log_probs : Tensor (B, T), float32 (float64 for a float64 model)
-        On the token's own position, 0 outside ``response_mask``.
+        Nats, on the token's own position, 0 outside ``response_mask``.
     entropies : Tensor (B, T) or None
-        Nats, detached, 0 outside the mask.
+        Entropy of each response token's distribution, nats, without gradient, 0 outside the mask.
 
     Raises
     ------
@@ -207,8 +206,7 @@ class _Asked:
         """Select hidden states or logits (N, F) at the N positions that predict a response token.
 
         They are taken from ``features`` (B, positions, F), which the model gave at the positions `columns` alone if
-        ``keeps`` is true, else at every position.
-        """
+        ``keeps`` is true, else at every position."""
         return (features if keeps else features[:, self.columns])[self.predicting[:, self.columns]]
 
     def rows(self) -> Int64[Tensor, " N"]:
@@ -285,8 +283,7 @@ def _answering(head: nn.Linear, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
     """Return the log-probs (N,) in a model's output, or None if the model changed the test numbers after them.
 
-    A model that changes the test numbers also changes logits after its output layer.
-    """
+    A model that changes the test numbers also changes logits after its output layer."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

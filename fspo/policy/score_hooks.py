@@ -46,7 +46,8 @@ class ScoreHooks:
     model : nn.Module
         The model, wrapped or not. Its parameters and their `.grad` stay unchanged.
     width, projection : int or None
-        See `fspo.policy.sketch.Sketcher`.
+        Number of entries of a sketch, and number of rows and columns to which a weight matrix's gradient is projected;
+        None for no hashing, and no projection (`fspo.policy.sketch.Sketcher`).
     seed, rollout : int
         The projections depend on seed, rollout and the parameters' names.
 

@@ -19,10 +19,9 @@ CHECKED_TOKENS = 8
 
 
 class Tap(torch.autograd.Function):
-    """The identity function; its backward pass calls `receive` with the gradient and with a tensor saved before.
-
-    The tensor is saved by `save_for_backward`, so that gradient checkpointing can drop it and compute it again.
-    """
+    """The identity function of a tensor; its backward pass calls a function ``receive`` with the gradient and with a
+    tensor saved before. That tensor is saved by ``save_for_backward``, so that gradient checkpointing can drop it and
+    compute it again."""
 
     @staticmethod
     def forward(
@@ -39,9 +38,8 @@ class Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, delta: Float[torch.Tensor, " ..."]) -> tuple[Float[torch.Tensor, " ..."], None, None]:  # type: ignore[override]
-        """Call `receive` with the gradient with respect to the output of `forward`, and return that gradient unchanged,
-        because `forward` is the identity.
-        """
+        """Call ``receive`` with ``delta``, the gradient with respect to the output of `forward`, and return that
+        gradient unchanged, because `forward` is the identity."""
         ctx.receive(delta, *ctx.saved_tensors)
         return delta, None, None
 
@@ -96,8 +94,8 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Pass the sums over all tiles to the caller's `receive` at the end of a backward pass: each token's projected
-        gradient of the logits, and each response's gradient of the bias."""
+        """Pass the sums over all tiles to the function ``receive`` at the end of a backward pass: each token's
+        projected gradient of the logits, and each response's gradient of the bias."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -168,10 +166,8 @@ def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return an activation at about `CHECKED_TOKENS` evenly spaced tokens.
-
-    If the activation is (B, tokens, ...), only the first response's tokens are taken.
-    """
+    """Return an activation (rows, ...) at about `CHECKED_TOKENS` evenly spaced rows, one for each token; of an
+    activation (B, tokens, ...) only the first response's tokens are taken."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 

@@ -28,8 +28,8 @@ class Scores:
     Attributes
     ----------
     norm : ndarray, shape (B,), float32
-        Norm of the SKETCH of psi. So norm_i norm_j <unit_i, unit_j> =
-        <sketch_i, sketch_j> is an unbiased estimate of the inner product of two scores. NaN where the score failed.
+        Norm of the sketch of psi, not of psi. So norm_i norm_j <unit_i, unit_j> = <sketch_i, sketch_j> is an unbiased
+        estimate of the inner product of two scores. NaN where the score failed.
     unit : ndarray, shape (B, D), float16
         Sketch divided by its norm. NaN where the score failed; files must hold nulls there, never zeros.
     status : list of str, length B
@@ -74,26 +74,25 @@ def score(
     rollout: int = 0,
     logits: int | None = None,
 ) -> Scores:
-    """Compute the score psi of every response of a batch at the model's present parameters.
+    """Compute a sketch of the score psi = grad log pi(y) of every response of a batch at the model's present
+    parameters.
 
     Parameters
     ----------
     model : nn.Module
-        Any Hugging Face causal LM, wrapped or not. Parameters, their `.grad` and training modes are left
-        as they were; dropout is off.
+        Any Hugging Face causal LM, wrapped or not. Parameters, their ``.grad`` and training modes are left as they
+        were; dropout is off.
     batch : mapping of Tensors of shape (B, T)
-        input_ids, attention_mask, position_ids (optional) and response_mask (bool, True on each response
-        token's own position; holes allowed).
+        input_ids, attention_mask, position_ids (optional) and response_mask (bool, True on each response token's own
+        position; holes allowed).
     temperature : float
         Divides the logits, as in the loss.
+    config : ScoreConfig, optional
+        Size of the sketches.
     seed, rollout : int
         Calls with the same seed and rollout use the same projections, so their scores can be compared.
     logits : int, optional
         Largest number of logits in a tile, as in `fspo.policy.logprobs.token_log_probs`.
-
-    Returns
-    -------
-    Scores
 
     Raises
     ------

@@ -40,7 +40,8 @@ def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> 
 
 
 class Sketcher:
-    """The random projections, buckets and signs of one rollout, made for each part when it is first used.
+    """The random projections, buckets and signs by which one rollout's gradients are sketched, made for each part (the
+    gradient of one parameter) when it is first used.
 
     Parameters
     ----------
@@ -127,7 +128,8 @@ class Sketcher:
         )
 
     def zeros(self, rows: int, dtype: torch.dtype) -> Float[torch.Tensor, "{rows} D"]:
-        """Return zeros (rows, width), the sketches of some responses, to which `add` adds the parts of a gradient."""
+        """Return zeros (rows, D), the sketches of ``rows`` responses with D entries, to which `add` adds the parts of a
+        gradient."""
         return torch.zeros(rows, self.width, dtype=dtype, device=self.device)
 
     def add(self, total: Float[torch.Tensor, "B D"], name: str, part: Float[torch.Tensor, " B *part"]) -> None:

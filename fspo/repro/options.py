@@ -62,12 +62,12 @@ class ReproductionOptions:
 
     @property
     def design(self) -> ReproductionDesign:
-        """What the preset trains."""
+        """What the preset trains and checks."""
         return PRESETS[self.preset]
 
     @property
     def root(self) -> Path:
-        """Folder of all results."""
+        """Folder of all results: OUTPUT/PRESET."""
         return Path(self.output) / self.preset
 
     def folder(self, task: str) -> Path:

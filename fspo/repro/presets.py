@@ -177,7 +177,7 @@ PRESETS: dict[str, ReproductionDesign] = {
 
 
 class PlannedRun(NamedTuple):
-    """A run of a reproduction: its task, its set, its arm, its seed, and its training process."""
+    """A run of a reproduction: its task, the name of its set of runs, its arm, its seed, and its training process."""
 
     task: str
     runs: str

@@ -78,17 +78,9 @@ class Stages:
     report: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, name: str, options: Mapping[str, Any], work: Callable[[], Any], outputs: Sequence[Path] = ()) -> Any:
-        """Do ``work`` unless it was done with the same options and all its ``outputs`` exist.
-
-        Parameters
-        ----------
-        options : mapping
-            Plain values on which the result depends, beside the results of earlier stages.
-
-        Returns
-        -------
-        What ``work`` returned (plain values), from the stamp if it was done before.
-        """
+        """Do ``work`` unless it was done with the same options and all its ``outputs`` exist, and return what it
+        returned (plain values), from the stamp of the stage ``name`` if it was done before. ``options`` are plain
+        values on which the result depends, beside the results of earlier stages."""
         stamp, told = self.folder / f"{name}.json", json.loads(json.dumps(options))
         cached = False
         if name != self.force and stamp.is_file() and all(path.exists() for path in outputs):
@@ -131,9 +123,8 @@ class Stages:
 
 @dataclass(frozen=True)
 class Job:
-    """A training process: its run folder, its options for fspo.train as words of a command line, its number of
-    rollouts.
-    """
+    """A training process: its run folder, its options for ``fspo train`` as words of a command line, its number of
+    rollouts."""
 
     run: Path
     arguments: tuple[str, ...]

@@ -27,11 +27,11 @@ class RolloutBatch:
         Log-probability of each token under the sampler, nats; NaN where the sampler gave none.
     truncated : (N,) bool
         Whether the response was cut at the length limit.
-    rewards, advantages : (N,) float64
+    rewards, advantages : (N,) float64, one of each for each response
     reward_status : (N,) str
-        ok, timeout or error.
+        How the verification ended: ok, timeout or error.
     prompt_ids, response_ids : (N,) int64
-        Numbers that are unique over the run.
+        Numbers of the prompt and of the response that are unique over the run.
     info : dict of (N,) object arrays
         Further columns for the log, which the task adds: name -> one value for each response, None if its example has
         none.
@@ -84,10 +84,10 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Responses that pass through the model together; ``trains`` says whether their gradient is computed.
+    """Responses that pass through the model together: ``rows`` are their numbers in the rollout, and ``trains`` says
+    whether their gradient is computed.
 
-    A ``dummy`` microbatch adds 0 to the loss. It gives a process without work as many passes as the other processes.
-    """
+    A ``dummy`` microbatch adds 0 to the loss. It gives a process without work as many passes as the other processes."""
 
     rows: np.ndarray
     trains: bool

@@ -30,7 +30,8 @@ _STREAMS: dict[Stream, int] = {"train": 0, "eval": 1}
 
 @dataclass
 class Prompts:
-    """P prompts as token ids, each with its example, from which a verifier judges responses."""
+    """P prompts as token ids, each with its example, from which a verifier judges responses, and its number (``ids``,
+    (P,)). ``too_long`` counts prompts that were left out."""
 
     examples: list[Example]
     tokens: list[list[int]]

@@ -33,7 +33,7 @@ class DrawnRollout:
     Attributes
     ----------
     batch : RolloutBatch
-        ``batch.prompts`` groups, with advantages.
+        The responses of as many groups as the option ``batch.prompts`` says, with advantages.
     groups : GroupStats
         Number of these groups, and of those among them whose rewards are all equal.
     position : int

@@ -24,7 +24,7 @@ class Counts:
         self._pairs: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def add(self, name: str, numerator: float, count: float = 1.0) -> None:
-        """Add to the numerator and the count of a metric."""
+        """Add ``numerator`` and ``count`` to those of the metric ``name``."""
         pair = self._pairs[name]
         pair[0] += float(numerator)
         pair[1] += float(count)

@@ -57,8 +57,8 @@ class CacheLayer(CacheLayerMixin):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Move row ``rows[i]`` of the cache to place i and drop all others; a row that keeps its place is not
-        copied."""
+        """Move row ``rows[i]`` of the cache (a response) to place i and drop all other rows; a row that keeps its place
+        is not copied."""
         to = np.flatnonzero(rows != np.arange(len(rows)))
         if len(to) == 0:
             return
@@ -80,8 +80,8 @@ class CacheLayer(CacheLayerMixin):
 
 
 def plain_attention_layers(model: PreTrainedModel) -> int:
-    """Return the number of attention layers if each keeps separate keys and values; 0 for models with another kind
-    of cache."""
+    """Return the number of a model's attention layers if each keeps separate keys and values; 0 for models with another
+    kind of cache."""
     config = model.config
     if getattr(model, "_is_stateful", False) or getattr(config, "is_encoder_decoder", False):
         return 0
@@ -97,7 +97,8 @@ def run_fast(
     eos: list[int],
     pad: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample with one preallocated cache; return token ids and log-probs, both (B, max_new_tokens)."""
+    """Sample one response to each of B prompts (lists of token ids) with one preallocated cache; return token ids and
+    log-probs (nats), both (B, max_new_tokens). ``eos`` are the tokens that end a response."""
     steps = config.max_new_tokens
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     number = {prompt: i for i, prompt in enumerate(distinct)}

@@ -47,7 +47,8 @@ def run_generate(
     eos: list[int],
     pad: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample with transformers' generation; return tokens int64 and log-probs float32, both (B, max_new_tokens)."""
+    """Sample one response to each of B prompts (lists of token ids) with transformers' generation; return tokens int64
+    and log-probs float32 (nats), both (B, max_new_tokens). ``eos`` are the tokens that end a response."""
     ids, mask = pad_left(prompts, pad, model.device)
     picker = _Picker(noise, ids.shape[1], config)
     with _plain_generation(model):

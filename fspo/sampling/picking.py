@@ -19,7 +19,7 @@ PICK_ELEMENTS = 1 << 24  # largest number of logits that are turned into a CDF a
 def pick_tokens(
     logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pick one token for each row by inverse CDF.
+    """Pick one token for each of B rows of logits, by the inverse of its cumulative distribution function (CDF).
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def pick_tokens(
     tokens : torch.Tensor
         Int64 (B,); never a token of probability 0.
     logprobs : torch.Tensor
-        Float32 (B,), under the distribution that drew the tokens: at the sampling temperature, and with top-p
+        Float32 (B,), nats, under the distribution that drew the tokens: at the sampling temperature, and with top-p
         renormalised over the tokens that are left.
     """
     logits = logits.float()
@@ -105,7 +105,8 @@ def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -
 
 
 def trim(tokens: np.ndarray, logprobs: np.ndarray, eos: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """End each sampled response at its first end token; yield (tokens, log-probs, whether it has no end token)."""
+    """End each sampled response at its first end token, one of ``eos``; yield its tokens, its log-probs, and whether it
+    has no end token. ``tokens`` and ``logprobs`` are arrays (B, T)."""
     ended = np.isin(tokens, eos)
     lengths = np.where(ended.any(1), ended.argmax(1) + 1, tokens.shape[1])
     for row, length in enumerate(lengths):

@@ -75,10 +75,10 @@ class Server:
         )
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Send a request and return the JSON of the reply: POST if there is a body, else GET.
+        """Send a request to the address ``path`` of the server and return the JSON of the reply: POST if there is a
+        ``body``, else GET.
 
-        Raises UserError if the server does not answer in time, or answers with an error.
-        """
+        Raises UserError if the server does not answer in time, or answers with an error."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
         # The user runs the server, so ask it directly even if the environment names a proxy.
@@ -114,10 +114,9 @@ class Server:
     def send(self, model: PreTrainedModel, end: int) -> str:
         """Write the model's weights, have the server load them, and return the name under which it serves the model.
 
-        Then one token is sampled with ``end``, which ends responses, alone allowed. Its log-prob must be 0 if the
-        server reports log-probs of the distribution that it samples from. Raises UserError if it does not, or if it
-        fails.
-        """
+        As a test the server then samples one token where only the end token ``end`` is allowed. Its log-prob must be 0,
+        as it is if the server reports log-probs of the distribution that it samples from. Raises UserError if it is
+        not, or if the server fails."""
         write_weights(model, self.folder)
         name = self.model()
         self.ask("/collective_rpc", {"method": "reload_weights"})
@@ -131,10 +130,10 @@ class Server:
         return name
 
     def complete(self, name: str, prompts: list[list[int]], options: dict[str, Any]) -> list[tuple[list, list]]:
-        """Sample one response to each prompt; return their tokens and log-probs in the order of the prompts.
+        """Sample one response to each prompt (token ids) with the model that the server calls ``name``; return each
+        response's tokens and log-probs (nats), in the order of the prompts. ``options`` are added to the request.
 
-        Raises UserError if a response, a token or a log-prob is missing.
-        """
+        Raises UserError if a response, a token or a log-prob is missing."""
         body = {"model": name, "prompt": prompts, "logprobs": 0, "return_token_ids": True}
         # The server has no tokenizer, so it must return token ids and no text.
         body |= {"return_tokens_as_token_ids": True, "detokenize": False}

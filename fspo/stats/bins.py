@@ -25,7 +25,8 @@ With so many values few responses share one, so ties do not unbalance the bins."
 
 @dataclass(frozen=True)
 class Bins:
-    """Bins ``[edges[k], edges[k+1])``; values beyond the outer edges fall into the outer bins.
+    """Bins of a coordinate, ``[edges[k], edges[k+1])`` for k = 0, 1, ...; values beyond the outer edges fall into the
+    outer bins.
 
     Parameters
     ----------

@@ -43,7 +43,8 @@ class Ratios:
     count, clusters : array (K+1,)
         Number of rows, and of clusters that have a row.
     influence : array (C, K+1)
-        Influence values z_c of the clusters; their cross products times C/(C-1) are the covariance.
+        How much each cluster moves each ratio, to first order; the cross products of these values times C/(C-1) are the
+        ratios' covariance.
     rows, sums, base : array (C, K)
         Number of rows, sum of numerators and sum of denominators by cluster and bin.
     binary : bool
@@ -80,7 +81,8 @@ def totals(
 def sum_by(
     cluster: Integer[np.ndarray, " N"], bins: Integer[np.ndarray, " N"], number: int, values: ArrayLike
 ) -> Float64[np.ndarray, "C {number}"]:
-    """Return sums of values by cluster and bin (C, K). Clusters are numbered 0 to C-1 without gaps."""
+    """Return sums of ``values`` (N,) by cluster and bin, (C, K), for the K = ``number`` bins. ``cluster`` and ``bins``
+    (N,) say to which each value belongs; clusters are numbered 0 to C-1 without gaps."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
@@ -160,10 +162,8 @@ def ratios_of_sums(
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
-    """Return a variance for a share that is 0 (or 1) in each of ``clusters`` clusters; the observed variance is 0 then.
-
-    It is the variance of a proportion of clusters after two successes and two failures are added.
-    """
+    """Return a variance for a share that is 0 (or 1) in each of ``clusters`` clusters, where the observed variance is
+    0: that of a proportion of clusters after two successes and two failures are added."""
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
     return share * (1 - share) / met

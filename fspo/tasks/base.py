@@ -122,7 +122,7 @@ class TeachingTask(Task, Protocol):
 
 
 def check_prompt(prompt: Any) -> str | None:
-    """Return what is wrong with a prompt; None when it is non-empty text or well-formed chat messages."""
+    """Return what is wrong with a prompt, in words; None when it is non-empty text or well-formed chat messages."""
     if isinstance(prompt, str):
         return None if prompt.strip() else "the prompt is empty"
     if not isinstance(prompt, list):

@@ -100,7 +100,8 @@ def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tupl
 
 
 def prompt_text(steps: int, start: int, addend: int) -> str:
-    """Return the prompt: ten characters, of which the last eight have the form of a step."""
+    """Return the prompt of chain-add that asks to add ``addend`` to ``start`` ``steps`` times: ten characters, of which
+    the last eight have the form of a step of the response."""
     return f"?:{two_digits(steps)}{two_digits(start)}+{two_digits(addend)}="
 
 
@@ -129,7 +130,8 @@ class ChainAdd:
         return asdict(self.config)
 
     def build_tokenizer(self) -> PreTrainedTokenizerFast:
-        """Build the character-level tokenizer of 24 tokens."""
+        """Build the tokenizer of 24 tokens, nearly all of them single characters; it adds no special token to a
+        text."""
         return build_tokenizer()
 
     def max_response_tokens(self) -> int:

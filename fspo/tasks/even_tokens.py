@@ -64,7 +64,7 @@ class EvenTokens:
         return None
 
     def example(self, split: Split, index: int) -> Example:
-        """Return example ``index``, a pure function of (config, split, index)."""
+        """Return the example at ``index``, which depends on the task's options, the split and the index alone."""
         if index < 0:
             raise UserError(f"even-tokens example {index} does not exist: use an index of 0 or more")
         config = self.config

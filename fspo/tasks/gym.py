@@ -76,7 +76,9 @@ def last_answer(response: str) -> str | None:
 
 
 def score_factory(name: str, options: Mapping[str, Any], seed: int, size: int) -> Callable[..., float]:
-    """Build the function by which a worker process scores a response: 1 for full marks of ``score_answer``, else 0."""
+    """Build the function by which a worker process scores a response to a question of the reasoning-gym dataset
+    ``name``: 1 for full marks of the package's ``score_answer``, else 0. ``options``, ``seed`` and ``size`` make the
+    dataset."""
     import reasoning_gym
 
     dataset: Any = reasoning_gym.create_dataset(name, seed=seed, size=size, **options)
@@ -155,7 +157,8 @@ class GymTask:
         return Example(f"{split}-{index}", prompt, "" if answer is None else str(answer), told)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Return the rewards of ``responses[i]`` to ``examples[i]``, which must come from this task."""
+        """Return the rewards of ``responses[i]`` to ``examples[i]``, which must come from this task; truncated ones are
+        judged too."""
         calls = []
         for example, response in zip(examples, responses, strict=True):
             split, _, index = example.prompt_id.partition("-")

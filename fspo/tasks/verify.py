@@ -39,7 +39,8 @@ class VerifierConfig:
         the last boxed answer, formula or number equals the answer mathematically) or ``"module:function"``, a function
         that takes ``response`` and ``answer``, two texts, and returns a number.
     timeout_s, workers
-        See `fspo.tasks.verifier_pool.VerifierPool`.
+        Time limit of one judgement, seconds, and number of worker processes that judge; both do not matter to
+        ``"exact"``.
     """
 
     verifier: str = "exact"
@@ -123,7 +124,7 @@ class Verifier:
             raise unknown_name("verifier", config.verifier, VERIFIERS)
 
     def close(self) -> None:
-        """Stop the worker processes, if there are any."""
+        """Stop the worker processes that judge, if there are any."""
         if self.pool is not None:
             self.pool.close()
 

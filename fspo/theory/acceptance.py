@@ -57,10 +57,9 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
 def band_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: ArrayLike, m: float | None = None) -> Floats:
     """Return the probability a(l) that S of a response of length l lies in a rule's band, if S is N(mu l, sigma^2 l).
 
-    This is the Gaussian model of docs/theory.md section 4: ``mu`` in nats per token, ``sigma`` (one, or one for each
-    of K lengths) in nats per root token. ``m`` is the band's centre, nats per token; needed if the rule has a drift,
-    for example ``rule.centre(gaussian_means(sigma))``.
-    """
+    This is the Gaussian model of docs/theory.md section 4: ``mu`` in nats per token, ``sigma`` (one, or one for each of
+    K lengths) in nats per root token. ``m`` is the drift of the band, nats per token; needed if the rule has one, for
+    example ``rule.centre(gaussian_means(sigma))``."""
     lengths, mu = checked_lengths(lengths), number("mu", mu)
     sigma = numbers("sigma", sigma, 0, above=True, why="nats per root token")
     one_shape("lengths and sigma", lengths, sigma)
@@ -104,10 +103,9 @@ def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: flo
 
 
 def gaussian_means(sigma: float) -> TokenMeans:
-    """Return the means over tokens of k3 and s_t^2, if the token log-ratios s_t are independent N(-sigma^2/2, sigma^2).
-
-    To leading order in sigma they are sigma^2/2 and sigma^2.
-    """
+    """Return the means over tokens of k3 and of s_t^2, if the token log-ratios s_t are independent N(-sigma^2/2,
+    sigma^2): sigma^2/2, which is exact, and sigma^2, which is the leading order of sigma^2 + sigma^4/4. From them a
+    rule's drift is made. ``sigma`` is in nats per root token."""
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")
     return TokenMeans(sigma**2 / 2, sigma**2)
 

@@ -37,8 +37,7 @@ def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) 
     """Return the least and largest p_new(l)/p_old(l) if all responses of length l end a rollout in the band (T12).
 
     They are e^lo and e^hi, the band's edges: the ratio is E[e^S | L = l] if both policies have the same responses of
-    length l. ``m`` is the band's centre, nats per token; needed if the rule has a drift.
-    """
+    length l. ``m`` is the drift of the band, nats per token; needed if the rule has one."""
     if m is not None:
         number("m", m)
     lo, hi = rule.band(checked_lengths(lengths), m)

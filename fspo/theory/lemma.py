@@ -34,14 +34,14 @@ def cosine_bound(rho: float) -> float | None:
 class CosineLemma:
     """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
 
-    T7 defines ``rho`` and its parts ``kappa_inf``, ``kappa_2`` and ``eta``. ``bound`` is the least cosine that T7
-    guarantees, None if it guarantees nothing.
+    ``cosine`` is that between clipped and unclipped gradient, ``lre`` the strata's LRE and ``g_norm`` the norm of the
+    unclipped gradient. T7 defines ``rho`` and its parts ``kappa_inf``, ``kappa_2`` and ``eta``. ``bound`` is the least
+    cosine that T7 guarantees, None if it guarantees nothing.
 
     T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped gradient, a_bar the mean acceptance, g the
-    unclipped gradient, e_len the error by length reweighting and e_in the error inside lengths.
-    ``identity_residual`` is the norm of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding
-    error, code or log have an error.
-    """
+    unclipped gradient, e_len the error by length reweighting and e_in the error inside lengths. ``identity_residual``
+    is the norm of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding error, code or log
+    have an error."""
 
     cosine: float
     rho: float
@@ -57,13 +57,13 @@ class CosineLemma:
 
     @property
     def e_len_ratio(self) -> float:
-        """||e_len|| / ||g||: error of the clipped gradient by length reweighting alone, relative to the unclipped
-        gradient."""
+        """||e_len|| / ||g||: how far unequal acceptances of the strata alone move the gradient, relative to the
+        unclipped one."""
         return float(np.linalg.norm(self.e_len)) / self.g_norm
 
     @property
     def e_in_ratio(self) -> float:
-        """||e_in|| / ||g||: error that clipping makes among responses of one length, relative to the unclipped
+        """||e_in|| / ||g||: error that clipping makes among responses of one stratum, relative to the unclipped
         gradient."""
         return float(np.linalg.norm(self.e_in)) / self.g_norm
 

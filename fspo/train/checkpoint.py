@@ -154,10 +154,10 @@ def _refuse_non_finite(tensors: Mapping[str, torch.Tensor], target: Path) -> Non
 
 
 def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, writes: bool = True) -> Path:
-    """Save the trained model and its tokenizer as a Hugging Face folder (with LoRA the adapters alone).
+    """Save the trained model and its tokenizer as a Hugging Face folder in the run folder ``run`` (with LoRA the
+    adapters alone).
 
-    Every process must call this, because sharded tensors are gathered. Returns the folder.
-    """
+    Every process must call this, because sharded tensors are gathered. Returns the folder."""
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):

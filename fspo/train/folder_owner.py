@@ -117,9 +117,8 @@ def _lock(run: Path) -> None:
 
 
 def mark(run: Path, writer: str | None = None) -> None:
-    """Write run.json, which marks a folder as a run of this trainer and names the process ``writer`` that writes to the
-    folder.
-    """
+    """Write run.json, which marks the folder ``run`` as a run of this trainer and names the process ``writer`` that
+    writes to it (None: no process)."""
     write_text(run / MARK, json.dumps({"fspo": __version__, "writer": writer}) + "\n")
 
 

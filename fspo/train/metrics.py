@@ -26,12 +26,11 @@ _MEAN_SQUARE = "seq_log_ratio/mean_square"
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the responses of one update: the shares of clipped ones, in all and by length bin, and the means of S and
-    S^2.
+    """Add the metrics of one update's responses to ``counts``: the shares of clipped ones, in all and by length bin
+    (``edges``, tokens), and the means of S and S^2.
 
-    ``rows`` holds columns of the gradient log and of `fspo.objective.Records`; ``moved`` says whether the parameters
-    have been updated since the rollout.
-    """
+    ``rows`` holds columns of the gradient log and of `fspo.objective.Records` by name; ``moved`` says whether the
+    parameters have been updated since the rollout."""
     count = rows["count"].sum()
     low, high = rows["clipped_low"].sum(), rows["clipped_high"].sum()
     counts.add(metric.CLIPPED_LOW, low, count)
@@ -71,10 +70,10 @@ def add_update(
     since: int,
     epoch: int,
 ) -> None:
-    """Add this process's responses of one update: what the rule and the correction clip, mismatch, entropy, KL, drift.
+    """Add the metrics of this process's responses to one update to ``counts``: what the rule and the correction clip,
+    mismatch, entropy, KL, drift.
 
-    ``since`` and ``epoch`` count the updates since the rollout, and the passes over it, before this update.
-    """
+    ``since`` and ``epoch`` count the updates since the rollout, and the passes over it, before this update."""
     for record in records:
         rows = record.rows | {"advantage": record.advantages}
         add_update_rows(counts, rows, config.log.length_edges, moved=since > 0)

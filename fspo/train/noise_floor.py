@@ -44,7 +44,8 @@ SOURCES = {
 
 
 def computed_by(source: str, updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
-    """Return the log-probs (B, T) of a shard's responses as one of `SOURCES` gives them, at the shard's positions."""
+    """Return the log-probs (B, T), nats, of a shard's responses, computed again in the way that ``source`` names (one
+    of `SOURCES`), at the positions of the shard's tokens."""
     if source == "engine":
         return shard.old.double() - shard.mismatch.behaviour
     if source == "training":

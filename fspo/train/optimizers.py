@@ -23,5 +23,5 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimConfig) -> t
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
-    """Return the learning rate after ``step`` updates: it grows linearly over the warm-up, then stays."""
+    """Return the learning rate after ``step`` updates: it grows linearly from 0 over the warm-up, then stays."""
     return config.learning_rate * min(1.0, (step + 1) / max(config.warmup_updates, 1))

@@ -83,21 +83,24 @@ class Reporter:
         return {metric.TIME + name: seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add up the metrics' sums and counts of all processes, divide them, and return the metrics by name."""
+        """Add up the numerators and counts of the metrics of all processes, divide them, and return the metrics by
+        name."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)
         return finished(merged, self.config.log.length_edges)
 
     def write(self, phase: str, rollout: int, step: int, values: dict[str, Any]) -> None:
-        """Write a line of metrics.jsonl, and hand the finite values to the trackers."""
+        """Write a line of metrics.jsonl with the metrics ``values`` of a phase ("train" or "eval"), and hand the finite
+        ones to the trackers."""
         if self.accelerator.is_main_process:
             self.metrics.write({"rollout": rollout, "step": step, "phase": phase, **values})
         with writing(self.run):
             self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=step)
 
     def rollout_done(self, label: str, values: dict[str, float]) -> None:
-        """Advance the progress bar by one rollout and show that rollout's reward, clip ratio and mean length."""
+        """Advance the progress bar by one rollout and show its reward, clip ratio and mean length, from its metrics
+        ``values``."""
         if self._bar is not None:
             self._bar.set_description_str(
                 f"train {label} reward {values[metric.REWARD]:.3f} "

@@ -39,8 +39,8 @@ class Shard:
         Log-probs of the response tokens under the weights before the rollout's updates, and under the reference model.
         ref is None without a KL term.
     mismatch : Mismatch
-        How far the sampler's distribution is from the old policy.
-    advantages : tensor (B,)
+        Log-ratios of the tokens between the old policy and the program that sampled.
+    advantages : tensor (B,), one for each response
     entropy : (B,) float64
         Mean entropy over the response's tokens, nats, at the weights of the old log-probs; NaN if entropy is not
         logged.
@@ -65,14 +65,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Record:
-    """What one update recorded of the responses of one shard: log-ratios, weights and clip decisions.
-
-    Attributes
-    ----------
-    shard : Shard
-    rows : dict of (B,) arrays
-        The columns of `fspo.objective.Records.to_numpy`.
-    """
+    """What one update recorded of the responses of a shard: ``rows`` holds log-ratios, weights and clip decisions,
+    arrays (B,) by the names of the fields of `fspo.objective.Records`."""
 
     shard: Shard
     rows: dict[str, np.ndarray]
@@ -90,14 +84,18 @@ class Updater:
     Parameters
     ----------
     model : torch.nn.Module
-        The prepared (possibly wrapped) model.
+        The policy, possibly wrapped by accelerate.
+    rule : Rule
+        The clip rule; a correction of the mismatch between sampler and trainer may stand beside it.
+    objective : ObjectiveConfig
+        How terms become one loss.
     temperature : float
         The sampling temperature. Log-probs are computed at this temperature, because log-ratios compare with the policy
         that sampled.
+    entropy : bool
+        Whether the policy's entropy is computed too.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
-    correction : Rule, optional
-        The correction of the mismatch between sampler and trainer.
     logits : int, optional
         Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
     """
@@ -120,15 +118,14 @@ class Updater:
         model: torch.nn.Module | None = None,
         entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Compute log-probs and entropies (B, T) of response tokens under ``model``, by default the policy.
-
-        The entropies are None unless ``entropy`` is true.
-        """
+        """Compute log-probs and entropies (B, T), nats, of response tokens under ``model``, by default the policy. The
+        entropies are None unless ``entropy`` is true."""
         model = model or self.model
         return token_log_probs(model, batch, self.temperature, entropy=entropy, logits=self.logits)
 
     def tensors(self, batch: RolloutBatch, rows: np.ndarray) -> Tensors:
-        """Pad the prompts and responses at ``rows`` and return them as tensors on the device."""
+        """Pad the prompts and responses at ``rows`` of a rollout and return token ids and masks, (B, T), as tensors on
+        the device."""
         prompts, responses = ([parts[i].tolist() for i in rows] for parts in (batch.prompts, batch.responses))
         made = make_batch(prompts, responses, self.pad_token_id)
         return {name: tensor.to(self.accelerator.device) for name, tensor in made.items()}
@@ -229,7 +226,7 @@ class Updater:
         Parameters
         ----------
         stats : DriftStats, optional
-            Drift statistics of the minibatch (see `drift_stats`); needed if the rule has a drift.
+            Drift statistics of the minibatch, from `drift_stats`; needed if the rule has a drift.
         rule : Rule, optional
             The rule of this update, for a rule that changes between updates (fspo/rules/online.py); by default the
             Updater's rule.
