@@ -94,13 +94,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def analyse_command(arguments: list[str] | None = None) -> int:
-    """Analyse run folders, print a table for each and return the exit status."""
+    """Analyse run folders, print who is clipped and return the exit status."""
     args = build_parser().parse_args(arguments)
     from tqdm import tqdm  # imported here, as pandas is by the others, so that --help does not wait for them
 
     from analysis.run import analyse_runs
     from analysis.tables.files import folder_name, options_of, read_analysis
-    from analysis.tables.printed import printed
+    from analysis.tables.printed import compared, printed
 
     options = Options(
         bins=args.bins,
@@ -138,9 +138,14 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         print(f"{path}: {counts[used]} of {counts['rows']} rows ({which}), rule {summary['rule']}, {state}")
         for line in [*summary["damage"], *summary["warnings"]]:
             print(f"  {line}")
-        for line in printed(read_analysis(path, partition, on).tables, partition, on):
-            print(line)
-        print(f"tables: {path / folder_name(partition, on)} (make docs explains each column)")
+    analyses = {str(path): read_analysis(path, partition, on).tables for path in summaries}
+    if len(analyses) == 1:
+        lines = printed(*analyses.values(), partition, on)
+    else:
+        lines = [*compared(analyses, partition, on), "other rules: fspo analyse RUN, of one run"]
+    print(*lines, sep="\n")
+    where = ", ".join(str(path / folder_name(partition, on)) for path in summaries)
+    print(f"tables: {where} (make docs writes what each column is)")
     view = options_of(partition, on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

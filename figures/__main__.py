@@ -17,6 +17,7 @@ from figures import DrawnFigure, check_names, draw_all, file_name, of_runs, of_t
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
 from fspo.base.files import refuse_foreign, write_text
+from fspo.gradlog.run_folder import folder_for
 
 EXAMPLES = """examples:
   fspo figures runs/fspo-seed0
@@ -75,7 +76,7 @@ def build_parser() -> CommandParser:
     )
     parser.add_argument("--on", type=str, default=UPDATE.on, help=f"log-ratio of the tables: {', '.join(WORDS)}")
     parser.add_argument(
-        "--output", type=Path | None, help="folder for the files; RUN/figures for one run, else figures-out"
+        "--output", type=Path | None, help="folder for the files; by default figures in RUN, of several in comparison/"
     )
     parser.add_argument("--width", type=str, default="neurips", help=f"venue width: {', '.join(WIDTHS)}")
     known = ", ".join(of_runs.FIGURES + of_theory.FIGURES)
@@ -91,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     runs = [Path(run) for run in values.runs]
     if not runs and not values.theory:
         raise UserError("name at least one run folder (fspo figures RUN), or --theory")
-    output = values.output or (runs[0] / "figures" if len(runs) == 1 else Path("figures-out"))
+    output = values.output or (folder_for(runs) / "figures" if runs else Path("figures-theory"))
     tables = load(runs, values.by, values.on) if runs else Tables({})
     check_output(output)
     modules = (of_runs.FIGURES if runs else ()) + (of_theory.FIGURES if values.theory else ())
@@ -118,10 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
 @contextmanager
 def _begun(captions: Path) -> Iterator[None]:
     """Write an empty captions file before any figure is drawn, by which a later ``fspo figures`` recognises the folder
-    as its own even if this process is killed. If nothing was drawn, remove the file, and also the folder if it is new.
+    as its own even if this process is killed. If nothing was drawn, remove the file, and folders that are new.
     """
     new, folder = not captions.exists(), captions.parent
-    made = not folder.exists()
+    made = [place for place in (folder, folder.parent) if not place.exists()]
     if new:
         write_text(captions, _NO_CAPTIONS)
     try:
@@ -129,8 +130,8 @@ def _begun(captions: Path) -> Iterator[None]:
     finally:
         if new and list(folder.iterdir()) == [captions] and captions.read_text(encoding="utf-8") == _NO_CAPTIONS:
             captions.unlink()
-            if made:
-                folder.rmdir()
+            for place in made:
+                place.rmdir()
 
 
 if __name__ == "__main__":

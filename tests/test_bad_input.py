@@ -57,7 +57,8 @@ train --seed 1.5 -> option seed: Expected a <class 'int'>. Got value: 1.5
 train --rollouts 0 -> rollouts is 0: use 1 or more
 train --resume maybe -> option resume: Expected a <class 'bool'>. Got value: maybe
 train --trackers "{{a: 1}}" -> option trackers
-train --rule fspo -> --GROUP.OPTION VALUE, such as --rule.preset fspo
+train --rule fspo -> write --rule.OPTION VALUE, as in --rule.preset fspo
+train --rule.name fspo -> did you mean --rule.preset?
 train --batch "{{prompts: 4, prompts: 8}}" -> 'prompts' stands twice: keep one
 train --batch.prompts .nan -> option batch.prompts: Expected a <class 'int'>. Got value: nan
 train --batch.prompts 2 --batch.minibatches 4 -> minibatches=4 exceeds

@@ -1,4 +1,4 @@
-"""``fspo calibrate RUN``: calibrate the ranges of rules to one band acceptance on one unclipped run."""
+"""``fspo calibrate RUN``: calibrate the ranges of rules to one clip rate on one unclipped run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 
 from analysis.log.loading import load_run
 from analysis.log.ratio import CORRECTED, UPDATE, known_ratio
+from analysis.rules.evaluate import TARGETS
 from fspo.base.command_line import CommandParser, dashed, next_step
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
-from fspo.rules import COMPARED, CORRECTIONS, TRAINING_ACCEPTANCE, Ratio, Rule, calibrate, correction, preset
+from fspo.rules import COMPARED, CORRECTIONS, Ratio, Rule, calibrate, correction, preset
+from fspo.rules.rule import Rate
 
 FLOAT32 = 1e-5
 """Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding. Between a vLLM
@@ -25,38 +27,40 @@ sampler and the trainer this root mean square is 1e-6 in float32 and 1e-2 in bfl
 OF_SEQUENCES = tuple(name for name, rule in CORRECTIONS.items() if rule.level == "sequence")
 
 EXAMPLES = """examples:
-  fspo calibrate out/quick/runs/none-seed0 --rules rloo,gspo,fspo --target 0.65
+  fspo calibrate out/quick/runs/none-seed0 --rules rloo,gspo,fspo --target 0.95
   fspo calibrate RUN --on engine --target 0.95   # ranges of corrections, from any run
 """
 
 
 class CalibratedRange(NamedTuple):
-    """The range that gives a preset a wanted band acceptance; the JSON file holds one such entry for each preset.
+    """The range at which a preset clips a wanted share of the responses, counted as ``fspo analyse`` counts it: in the
+    first epoch, of those with A != 0 (a correction: of all). The JSON file holds one such entry for each preset.
 
     Written by ``fspo calibrate RUN --output FILE``. docs/theory.md section 2.
     """
 
     range_lo: Annotated[float, "lower range of the band", "nats; the rule's shape says times which power of L"]
     range_hi: Annotated[float, "upper range of the band", "as range_lo"]
-    target: Annotated[float, "wanted band acceptance over all responses", "share"]
-    realised: Annotated[float, "band acceptance of the calibrated range on the run's rows", "share"]
+    target: Annotated[float, "wanted acceptance, 1 - clip rate", "share"]
+    realised: Annotated[float, "acceptance of the calibrated range on the run's rows", "share"]
     rows: Annotated[int, "rows of the run that were used", "rows"]
 
 
 def calibrate_run(
     run: str | Path, names: Sequence[str], target: float, on: str = UPDATE.on
 ) -> dict[str, dict[str, Any]]:
-    """Calibrate the range of each preset to the band acceptance ``target`` on a run's rows (docs/theory.md section 2).
+    """Calibrate the range of each preset to the acceptance ``target`` on a run's rows (docs/theory.md section 2).
 
     Parameters
     ----------
     run : path
-        Run folder. For S all rows after an update are used, for another ratio one row of each response.
+        Run folder. One row of each response is used, that of the first epoch: for S those after an update with A != 0
+        (if the log has no advantages, all), for another ratio all. If no first epoch follows an update, all epochs.
     names : sequence of str
         Presets of clip rules, or of corrections where ``on`` is engine or behaviour. "none" and rules on tokens or
         prefixes have no range to calibrate and are left out of the result.
     target : float
-        Wanted band acceptance over all responses.
+        Wanted share of these rows that is not clipped: update acceptance for S, band acceptance for another ratio.
     on : str
         The log-ratio that the rules act on (``fspo.rules.Ratio``).
 
@@ -71,7 +75,7 @@ def calibrate_run(
         If the run has no row to calibrate on, no mismatch to bound, or clipped while it trained and ``on`` is update.
     """
     loaded = load_run(run, on=on)
-    rows = loaded.rows
+    rows = loaded.rows.use("first") if (loaded.rows.used == 0).any() else loaded.rows
     # A clip keeps S small, so ranges of clip rules are calibrated on an unclipped run. It changes neither E nor D, so
     # ranges of corrections may be calibrated on any run.
     if loaded.ratio.on not in CORRECTED and loaded.clip_rule is not None and loaded.clip_rule.shape != "none":
@@ -88,15 +92,17 @@ def calibrate_run(
             f"{run}: {loaded.ratio.words.text} is {size:.1g} nats per root token, which is rounding: sampler and "
             "trainer agree, and no correction has a mismatch to bound"
         )
+    rate: Rate = "band" if loaded.ratio.on in CORRECTED or not rows.A.any() else "update"
+    used = rows.subset("all" if rate == "band" else "nonzero")
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         rule = preset_on(name, loaded.ratio.on)
         if rule is None or rule.level != "sequence" or rule.shape == "none":  # without a range to calibrate
             continue
-        m = rows.centre(rule)
-        fitted = calibrate(rule, rows.S, rows.length, rows.A, target, m)
-        realised = fitted.acceptance(rows.S, rows.length, rows.A, m)
-        found[name] = CalibratedRange(fitted.range_lo, fitted.range_hi, target, realised, len(rows))._asdict()
+        m = used.centre(rule)
+        fitted = calibrate(rule, used.S, used.length, used.A, target, m, rate)
+        realised = fitted.acceptance(used.S, used.length, used.A, m, rate)
+        found[name] = CalibratedRange(fitted.range_lo, fitted.range_hi, target, realised, len(used))._asdict()
     return found
 
 
@@ -124,7 +130,9 @@ def build_parser() -> CommandParser:
         default=None,
         help=f"presets; by default {', '.join(COMPARED)}, on engine and behaviour {', '.join(OF_SEQUENCES)}",
     )
-    parser.add_argument("--target", type=float, default=TRAINING_ACCEPTANCE, help="band acceptance")
+    parser.add_argument(
+        "--target", type=float, default=max(TARGETS), help="1 - clip rate, counted as fspo analyse counts it"
+    )
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     return parser
 
@@ -151,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_text(Path(options.output), json.dumps(ranges, indent=2) + "\n")
         print(f"ranges: {options.output}", file=sys.stderr)
     for name, fit in ranges.items():
-        kept = f"{name} leaves {fit['realised']:.1%} of the {fit['rows']} rows alone at these ranges"
-        print(f"{kept} (wanted: {fit['target']:.1%})", file=sys.stderr)
+        done = f"{name} clips {1 - fit['realised']:.1%} of {fit['rows']} responses at these ranges"
+        print(f"{done} (wanted: {1 - fit['target']:.1%})", file=sys.stderr)
     print(next_step("train", [], " --output NEW_RUN and the options of one line above"), file=sys.stderr)
     return 0

@@ -4,7 +4,7 @@ exponent at which a range would clip all lengths alike."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,11 +14,16 @@ from analysis.log.ratio import CORRECTED
 from analysis.tables.acceptance import FACTOR
 from analysis.tables.moments import FAIR_SHARES
 from fspo.rules import COMPARED, CORRECTIONS, OF_CLIP_RULES
+from fspo.stats.clusters import TOO_FEW
 from fspo.stats.intervals import PERCENT
 
 PLAIN = (*OF_CLIP_RULES[:1], "mask")
 """What happens outside the range in the rows that are printed: drop for clip rules, mask for corrections."""
 NO_SCORES = "not known, because the log has no scores (fspo train writes them)"
+DASH = "  -: no ratio to 0 %, or too few responses for an interval"
+MORE = "more rollouts will tell"
+Line = tuple[str, list[str]]
+"""A name and the cells that stand beside it."""
 Estimate = tuple[float, float, float]
 """A number and the ends of its interval; NaN where it is not known."""
 NOTHING: Estimate = (math.nan, math.nan, math.nan)
@@ -44,37 +49,85 @@ def printed(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -
 
 
 def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -> list[str]:
-    """Return the clip rates of the first and the last bin under each rule, their ratio, and the change of the clip rate
-    for each doubling of the length (of another column: for each standard deviation of it), with its interval.
+    """Return the clip rates of all lengths, of the first and of the last bin under each rule, the ratio of these two,
+    and the change of the clip rate for each doubling of the length (of another column: for each standard deviation of
+    it), with its interval.
 
     The responses are those in the first epoch with A != 0, whose clipping changes the update; all responses where the
-    log has no update acceptance.
+    log has no update acceptance, later epochs where no first epoch follows an update.
     """
-    rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
-    known = rates["estimate"].notna() & (rates["bin"] >= 0)
-    nonzero = bool((known & (rates["measure"] == "update")).any())
-    wanted = ("update", "nonzero") if nonzero else ("band", "all")
-    kept = (rates["measure"] == wanted[0]) & (rates["subset"] == wanted[1])
-    factors = rates.loc[known & (rates["measure"] == FACTOR)]
-    slopes = slopes.loc[(slopes["measure"] == wanted[0]) & (slopes["subset"] == wanted[1])]
-    rates = rates.loc[known & kept]
-    if rates.empty and factors.empty:
-        return ["who is clipped: not known, see column reason of the table acceptance"]
-    ends = [rates if len(rates) else factors][0].sort_values("bin").iloc[[0, -1]]
+    rates, slopes, factors = _first_epoch(tables)
+    done = f"who is {'masked' if on in CORRECTED else 'clipped'}"
+    ends = _ends(rates if len(rates) else factors)
+    if ends.empty:
+        return [f"{done}: not known{_why(tables['acceptance'])}"]
     spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
     if ends["bin"].nunique() == 1:
-        return [f"who is clipped: not known, only one bin ({spans[0]}) has enough responses; more rollouts will tell"]
-    step = "doubling" if partition == LENGTH else "standard deviation"
-    responses = ", responses with A != 0" if nonzero else ""
-    done = "masked" if on in CORRECTED else "clipped"
-    lines = [(f"who is {done}{responses}", [*spans, "ratio", f"points each {step} [{PERCENT}]"])]
-    for name, of_rule in _rules(rates, on):
-        slope = slopes.loc[_same(slopes, of_rule.iloc[0]), ["slope", "ci_low", "ci_high"]]
-        lines.append((f"  {name}", _rates(of_rule, *(slope.iloc[0] if len(slope) else NOTHING))))
+        return [f"{done}: not known, only one bin ({spans[0]}) has enough responses; {MORE}"]
+    lines = [_head(done, rates, spans, partition)]
+    lines += [(f"  {name}", _rates(of_rule, slopes, ends["bin"])) for name, of_rule in _rules(rates, on)]
     for rule, own in factors.groupby("rule", sort=False):
-        few, many = own.sort_values("bin")["estimate"].iloc[[0, -1]]
-        lines.append((f"  {rule}, as trained: mean factor", [f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]))
+        few, many = _ends(own)["estimate"]
+        cells = ["-", f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]
+        lines.append((f"  {rule}, as trained: mean factor", cells))
     return _columns(lines)
+
+
+def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:
+    """Return a line for each of several runs, by name: what the rule that trained it clips, as in `who_is_clipped`.
+
+    The two bins are the first and the last in which the clip rate of every run that clips is known.
+    """
+    known = {name: _first_epoch(tables) for name, tables in analyses.items()}
+    own = {name: rates for name, (all_rates, *_) in known.items() for _, rates in _of(_clipping(all_rates), "trained")}
+    bins = set[int].intersection(*(set(rates["bin"]) - {-1} for rates in own.values())) if own else set()
+    done = f"who is {'masked' if on in CORRECTED else 'clipped'} as trained"
+    if len(bins) < 2:
+        return [f"{done}: not known, fewer than two bins have enough responses in every run; {MORE}"]
+    first = next(iter(own.values()))
+    ends = _ends(first.loc[first["bin"].isin(bins)])
+    spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
+    lines = [_head(done, first, spans, partition)]
+    for name, (_, slopes, _) in known.items():
+        cells = _rates(own[name], slopes, ends["bin"]) if name in own else [*["0.0 %"] * 3, "-", "-"]
+        lines.append((f"  {name}", cells))
+    return _columns(lines)
+
+
+def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition) -> Line:
+    step = "doubling" if partition == LENGTH else "standard deviation"
+    whose = "A != 0, " if (rates["measure"] == "update").any() else ""
+    epoch = "first epoch" if (rates["use"] == "first").any() else "later epochs"
+    return f"{done}, {whose}{epoch}", ["all", *spans, "ratio", f"points each {step} [{PERCENT}]"]
+
+
+def _first_epoch(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return the known rows of the first epoch: clip rates, their slopes, and mean factors of corrections on tokens.
+
+    They are of update acceptance (A != 0) where a bin has one, else of band acceptance (all responses).
+    """
+    rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
+    known = rates["estimate"].notna()
+    nonzero = (known & (rates["bin"] >= 0) & (rates["measure"] == "update")).any()
+    wanted = ("update", "nonzero") if nonzero else ("band", "all")
+    slopes = slopes.loc[(slopes["measure"] == wanted[0]) & (slopes["subset"] == wanted[1])]
+    factors = rates.loc[known & (rates["measure"] == FACTOR)]
+    rates = rates.loc[known & (rates["measure"] == wanted[0]) & (rates["subset"] == wanted[1])]
+    return (rates if (rates["bin"] >= 0).any() else rates.iloc[:0]), slopes, factors
+
+
+def _ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the first and of the last bin; empty if there is none."""
+    rows = rows.loc[rows["bin"] >= 0].sort_values("bin")
+    return rows.iloc[[0, -1]] if len(rows) else rows
+
+
+def _why(rows: pd.DataFrame) -> str:
+    """Return the commonest reason why rows of the first epoch at an equal clip rate have no number, and what helps."""
+    rows = _at_first_use(rows)
+    found = rows.loc[(rows["source"] == "matched") & rows["estimate"].isna() & rows["reason"].ne(""), "reason"]
+    why = found.mode().iloc[0] if len(found) else ""
+    return f", too few prompts in each bin; {MORE}" if why == TOO_FEW else f" ({why})" if why else f"; {MORE}"
 
 
 def direction(cosine: pd.DataFrame, on: str = "update") -> str:
@@ -86,7 +139,7 @@ def direction(cosine: pd.DataFrame, on: str = "update") -> str:
     rows = rows.loc[rows["target"] == rows["target"].max()]
     rows = rows.loc[rows["rule"].isin(COMPARED) if on not in CORRECTED else rows["rule"] != "random"]
     if rows.empty:
-        return "not known, see column reason of the table cosine"
+        return f"not known{_why(cosine)}"
     shown = (f"{row['rule']} {_interval(*_estimate(row))}" for row in rows.to_dict("records"))
     word = "masked" if on in CORRECTED else "clipped"
     return f"cosine with the unclipped gradient at {_clipped(rows['target'].iloc[0])} {word}: {', '.join(shown)}"
@@ -99,7 +152,7 @@ def fair_exponents(scaling: pd.DataFrame) -> list[str]:
     if scaling.empty:
         return []
     column = f"fair_{FAIR_SHARES[0] * 100:.0f}"
-    rows = scaling.loc[(scaling["use"] == "first") & scaling[column].notna()]
+    rows = _of_one_use(scaling.loc[scaling[f"{column}_ci_low"].notna()])
     rows = rows.loc[rows["subset"] == ("nonzero" if (rows["subset"] == "nonzero").any() else "all")]
     words = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
     told = [
@@ -119,10 +172,16 @@ def _span(low: float, high: float, partition: Partition) -> str:
 
 
 def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first epoch, with a rule's treatment outside the band in ``PLAIN`` or as trained."""
-    if table.empty:
-        return table
-    return table.loc[(table["use"] == "first") & (table["outside"].isin(PLAIN) | (table["source"] == "trained"))]
+    """Return the rows of the first epoch (if it has none after an update: of later ones), with a rule's treatment
+    outside the band in ``PLAIN`` or as trained."""
+    table = _of_one_use(table)
+    return table if table.empty else table.loc[table["outside"].isin(PLAIN) | (table["source"] == "trained")]
+
+
+def _of_one_use(table: pd.DataFrame) -> pd.DataFrame:
+    return (
+        table if table.empty else table.loc[table["use"] == ("first" if (table["use"] == "first").any() else "reused")]
+    )
 
 
 def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -130,7 +189,7 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     trained, then those at an equal clip rate, from the lowest one on; corrections also at their default ranges.
     """
     word = "masked" if on in CORRECTED else "clipped"
-    told = rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
+    told = _clipping(rates)
     yield from ((f"{rule}, as trained", rows) for rule, rows in _of(told, "trained"))
     told = told.loc[told["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)]  # criteria of others: in the table
     if on in CORRECTED:
@@ -139,6 +198,10 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     for target in sorted(matched["target"].unique(), reverse=True):
         of_target = matched.loc[matched["target"] == target]
         yield from ((f"{rule}, {_clipped(target)} {word}", rows) for rule, rows in _of(of_target, "matched"))
+
+
+def _clipping(rates: pd.DataFrame) -> pd.DataFrame:
+    return rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
 
 
 def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:
@@ -151,12 +214,17 @@ def _same(table: pd.DataFrame, row: pd.Series) -> Any:
     return table["rule"].eq(row["rule"]) & table["source"].eq(row["source"]) & of_target
 
 
-def _rates(rows: pd.DataFrame, slope: float, low: float, high: float) -> list[str]:
-    """Return a rule's cells: clip rates of first and last bin, their ratio, the slope with its interval."""
-    few, many = 1 - rows.sort_values("bin")["estimate"].iloc[[0, -1]]
-    ratio = _number(many / few) if few > 0 else "-"
+def _rates(rows: pd.DataFrame, slopes: pd.DataFrame, bins: Iterable[int]) -> list[str]:
+    """Return a rule's cells: clip rates of all responses and of two bins, their ratio, the slope if it has an
+    interval."""
+    slope = slopes.loc[_same(slopes, rows.iloc[0]), ["slope", "ci_low", "ci_high"]]
+    slope, low, high = slope.iloc[0] if len(slope) else NOTHING
+    clipped = dict(zip(rows["bin"], 1 - rows["estimate"], strict=True))
+    shares = [clipped.get(at, math.nan) for at in (-1, *bins)]
+    _, few, many = shares
+    ratio = _number(many / few) if few > 0 and many >= 0 else "-"
     points = "-" if math.isnan(low) else _interval(*(-100 * value for value in (slope, high, low)), form="+.1f")
-    return [f"{100 * few:.1f} %", f"{100 * many:.1f} %", ratio, points]
+    return [*("-" if math.isnan(share) else f"{100 * share:.1f} %" for share in shares), ratio, points]
 
 
 def _estimate(row: Mapping[Any, Any], name: str = "estimate", before: str = "") -> Estimate:
@@ -175,11 +243,13 @@ def _interval(value: float, low: float, high: float, form: str = ".2f") -> str:
     return f"{value:{form}}{ends}"
 
 
-def _columns(lines: list[tuple[str, list[str]]]) -> list[str]:
-    """Return lines of text, one for each pair of a name and its cells; names and columns of cells are aligned."""
+def _columns(lines: list[Line]) -> list[str]:
+    """Return lines of text, one for each pair of a name and its cells; names and columns of cells are aligned. A last
+    line explains a dash in the cells."""
     left = max(len(name) for name, _ in lines)
     wide = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
+    dashed = any("-" in cells for _, cells in lines)
     return [
         f"{name:<{left}}  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True))
         for name, cells in lines
-    ]
+    ] + dashed * [DASH]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fspo.base.command_line import CommandParser, next_step
 from fspo.base.errors import UserError, run_cli
+from fspo.gradlog.run_folder import folder_for
 
 EXAMPLES = """examples:
   fspo report RUN                 RUN/report.html, after fspo analyse RUN
-  fspo report RUN_A RUN_B --output comparison.html
+  fspo report RUN_A RUN_B --output comparison/report.html
   fspo report RUN --only acceptance_by_length,variance_scaling --open
 """
 
@@ -24,7 +25,9 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     parser.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder that fspo analyse was run on")
-    parser.add_argument("--output", type=str | None, help="the page; RUN/report.html for one run, report.html for more")
+    parser.add_argument(
+        "--output", type=str | None, help="the page; by default report.html in RUN, of several in comparison/"
+    )
     parser.add_argument("--only", type=list[str], default=[], help="figures wanted; fspo figures --help names them")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
@@ -88,8 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request."""
     args = build_parser().parse_args(arguments)
     runs = [Path(run) for run in args.runs]
-    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
-    path = Path(args.output) if args.output else default
+    path = Path(args.output) if args.output else folder_for(runs) / "report.html"
     print(*write(runs, path, args.only), f"report: {path}", sep="\n")
     print(next_step("sweep", runs[:1]))
     if args.open:

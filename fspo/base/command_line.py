@@ -95,19 +95,24 @@ class CommandParser(ArgumentParser):
                     raise UserError(f"{gone} is gone: {instead}") from error
             if named and (near := self._near(name)):
                 said += f": did you mean {' or '.join(f'--{dashed(option)}' for option in near)}?"
-            elif "Unable to load config" in said:
-                said += ": a group of options takes --GROUP.OPTION VALUE, such as --rule.preset fspo"
+            elif of_group := re.search(r"option (\w+): Unable to load config ['\"]\w*['\"]", said):
+                group = f"--{of_group[1]}"
+                said = f"{group} names a group of options: write {group}.OPTION VALUE, as in --rule.preset fspo"
             raise UserError(f"{said} ({self.prog} --help shows the options)") from error
 
     def _near(self, name: str) -> list[str]:
-        """Return the options nearest to an unknown one: those with the same last part (``preset`` -> ``rule.preset``
-        and ``correction.preset``), else the one with the most similar name."""
+        """Return the options nearest to an unknown one: the preset of its group (``rule.name`` -> ``rule.preset``),
+        those with the same last part (``preset`` -> ``rule.preset`` and ``correction.preset``), or the most similar
+        one."""
         known = [
             action.option_strings[-1][2:].replace("-", "_")
             for action in self._actions
             if action.option_strings and not action.option_strings[-1].startswith("--print")
         ]
-        same = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
+        group, _, last = name.rpartition(".")
+        if last == "name" and (preset := f"{group}.preset") in known:
+            return [preset]
+        same = [other for other in known if other.rpartition(".")[2] == last]
         return same or get_close_matches(name, known, n=1, cutoff=0.5)
 
 

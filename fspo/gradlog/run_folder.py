@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,8 @@ def saved_config(run: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file} is no valid YAML, restore it: {str(error).splitlines()[0]}") from error
     return config if isinstance(config, dict) else {}
+
+
+def folder_for(runs: Sequence[Path]) -> Path:
+    """Return the folder of a page or of figures where the user named none: the run's own, of several ``comparison``."""
+    return runs[0] if len(runs) == 1 else Path("comparison")

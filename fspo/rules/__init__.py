@@ -1,7 +1,6 @@
 """Clip rules (docs/theory.md section 2): bands, clipping outside a band, drift, calibration and presets."""
 
 from fspo.rules.calibration import (
-    TRAINING_ACCEPTANCE,
     calibrate,
     excess_quantile,
     excess_quantiles,

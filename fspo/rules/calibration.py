@@ -12,11 +12,6 @@ from fspo.base.number_checks import as_numbers, number
 from fspo.rules.clip import Array
 from fspo.rules.rule import Rate, Rule, checked_rows, scaled
 
-TRAINING_ACCEPTANCE = 0.65
-"""Default target of a calibration: the share of an unclipped run's responses that the calibrated band accepts.
-
-The ranges of all rules that are compared are set on the same unclipped run."""
-
 
 def standardized_excess(
     rule: Rule,

@@ -16,21 +16,32 @@ from tests.analysis.conftest import Plan, write_log
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4,096 Gaussian rows after an update, and as many before it, whose S is 0."""
+    """4,096 Gaussian rows of later epochs after an update, and as many before it, whose S is 0."""
     plan = Plan(rule=Rule("none"), rollouts=8, minibatches=1, sigma=0.05, drift=0.0, width=0)
     return write_log(tmp_path_factory.mktemp("shared") / "run", plan)
 
 
-def test_ranges_give_the_acceptance_of_the_normal_law(shared: Path) -> None:
+def test_ranges_give_the_clip_rate_of_the_normal_law_among_responses_that_have_an_advantage(shared: Path) -> None:
     found = calibrate_run(shared, ["rloo", "fspo", "none", "grpo"], 0.85)
     assert set(found) == {"rloo", "fspo"}  # the others have no range on whole sequences
-    # S / sqrt(L) is N(0, 0.05^2): 85 % lie within 1.4395 sd; 4,096 rows place that quantile within about 3 %
-    assert found["fspo"]["range_hi"] == pytest.approx(1.4395 * 0.05, rel=0.05)
+    # S / sqrt(L) is N(0, 0.05^2); a response is clipped at one edge, by the sign of A, and 15 % lie beyond 1.0364 sd
+    assert found["fspo"]["range_hi"] == pytest.approx(1.0364 * 0.05, rel=0.05)
     assert found["fspo"]["range_lo"] == pytest.approx(found["fspo"]["range_hi"])
-    between = calibrate_run(shared, ["fspo"], 0.85013)["fspo"]  # a share that no number of the 4,096 rows is
-    log = pd.read_parquet(shared / "gradlog").query("updates_since_rollout == 1")
-    inside = log["log_ratio"].abs() <= between["range_hi"] * np.sqrt(log["length"])
-    assert between["realised"] == inside.mean() == pytest.approx(0.85013, abs=1 / 4096)
+    between = calibrate_run(shared, ["fspo"], 0.85013)["fspo"]  # a share that no number of rows is
+    log = pd.read_parquet(shared / "gradlog").query("updates_since_rollout == 1 and advantage != 0")
+    assert between["rows"] == len(log) < 4096
+    outward = np.sign(log["advantage"]) * log["log_ratio"]
+    assert between["realised"] == (outward <= between["range_hi"] * np.sqrt(log["length"])).mean()
+    assert between["realised"] == pytest.approx(0.85013, abs=1 / len(log))
+
+
+def test_only_the_first_epoch_counts_where_it_follows_an_update(tmp_path: Path) -> None:
+    run = write_log(tmp_path / "run", Plan(rule=Rule("none"), rollouts=2, width=0))
+    log = pd.read_parquet(run / "gradlog").query("times_used == 0 and updates_since_rollout > 0 and advantage != 0")
+    fit = calibrate_run(run, ["fspo"], 0.9)["fspo"]
+    assert fit["rows"] == len(log)
+    clipped = np.sign(log["advantage"]) * log["log_ratio"] > fit["range_hi"] * np.sqrt(log["length"])
+    assert clipped.mean() == pytest.approx(0.1, abs=1 / len(log))
 
 
 def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

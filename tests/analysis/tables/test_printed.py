@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from analysis.log.partition import LENGTH, Partition
-from analysis.tables.printed import direction, fair_exponents, who_is_clipped
+from analysis.tables.printed import DASH, compared, direction, fair_exponents, who_is_clipped
 
 NAN = math.nan
 FIRST = {"use": "first", "outside": "drop"}
@@ -51,27 +51,54 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
         slope("rloo", "matched", 0.95, -0.02, -0.03, 0.01),
         slope("fspo", "matched", 0.95, 0.002, NAN, NAN),
     ]
-    head, *lines = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
-    assert head.startswith("who is clipped, responses with A != 0")
-    for words in ("1 to 9 tokens", "100 to 199 tokens", "ratio", "points each doubling [95 %]"):
+    head, *lines, dash = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
+    assert head.startswith("who is clipped, A != 0, first epoch")
+    for words in ("all", "1 to 9 tokens", "100 to 199 tokens", "ratio", "points each doubling [95 %]"):
         assert words in head
     assert [" ".join(line.split()) for line in lines] == [
-        "mine, as trained 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",
-        "rloo, 5 % clipped 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
-        "fspo, 5 % clipped 16.0 % 8.0 % 0.5 -",
-        "rloo, 15 % clipped 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
+        "mine, as trained 50.0 % 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",
+        "rloo, 5 % clipped 50.0 % 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
+        "fspo, 5 % clipped 50.0 % 16.0 % 8.0 % 0.5 -",
+        "rloo, 15 % clipped 50.0 % 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
     ]
     assert len({len(line) for line in (head, *lines)}) == 1
+    assert dash == DASH
+
+
+def test_rates_are_of_later_epochs_where_no_first_epoch_follows_an_update():
+    acceptance = kept("mine", "trained", NAN, 0.9, 0.8, 0.6, use="reused")
+    head, line = who_is_clipped(
+        tables(acceptance, [slope("mine", "trained", NAN, -0.1, -0.2, 0.0, use="reused")]), LENGTH, "update"
+    )
+    assert head.startswith("who is clipped, A != 0, later epochs")
+    assert " ".join(line.split()) == "mine, as trained 50.0 % 10.0 % 40.0 % 4 +10.0 [-0.0, +20.0]"
+
+
+def test_several_runs_are_told_by_their_own_rules_in_bins_that_all_of_them_know():
+    def run(rule: str, *shares: float) -> dict[str, pd.DataFrame]:
+        acceptance = kept(rule, "trained", NAN, *shares) + kept("rloo", "matched", 0.95, 0.5, 0.5, 0.5)
+        return tables(acceptance, [slope(rule, "trained", NAN, -0.1, -0.2, 0.0)])
+
+    head, *lines = compared({"a": run("fspo", 0.9, 0.8, 0.6), "b": run("gspo", NAN, 0.9, 0.97)}, LENGTH, "update")
+    assert "10 to 99 tokens  100 to 199 tokens" in head  # the shortest are not known of b
+    assert [" ".join(line.split()) for line in lines] == [
+        "a 50.0 % 20.0 % 40.0 % 2 +10.0 [-0.0, +20.0]",
+        "b 50.0 % 10.0 % 3.0 % 0.3 +10.0 [-0.0, +20.0]",
+    ]
+    _, _, unclipped, _ = compared({"a": run("fspo", 0.9, 0.8, 0.6), "c": run("none", 1, 1, 1)}, LENGTH, "update")
+    assert " ".join(unclipped.split()) == "c 0.0 % 0.0 % 0.0 % - -"
+    (line,) = compared({"a": run("fspo", 0.9, NAN, NAN), "b": run("gspo", NAN, 0.9, 0.97)}, LENGTH, "update")
+    assert "fewer than two bins" in line
 
 
 def test_without_advantages_all_responses_are_told_by_the_band():
     acceptance = kept("fspo", "matched", 0.95, 0.96, 0.95, 0.94, measure="band", subset="all")
     trend = [slope("fspo", "matched", 0.95, -0.01, -0.02, 0.0, measure="band", subset="all")]
     head, line = who_is_clipped(tables(acceptance, trend), Partition("entropy", "H"), "update")
-    assert head.split("  ")[0] == "who is clipped"
+    assert head.split("  ")[0] == "who is clipped, first epoch"
     assert "1 to 10 entropy" in head
     assert "each standard deviation" in head
-    assert " ".join(line.split()) == "fspo, 5 % clipped 4.0 % 6.0 % 1.5 +1.0 [-0.0, +2.0]"
+    assert " ".join(line.split()) == "fspo, 5 % clipped 50.0 % 4.0 % 6.0 % 1.5 +1.0 [-0.0, +2.0]"
 
 
 def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_their_factor():
@@ -79,18 +106,21 @@ def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_
     acceptance = [*kept("none", "given", NAN, 1, 1, 1), *kept("mis", "given", NAN, 1.0, 1.0, 0.98, **mask)]
     acceptance += kept("geo-mask", "matched", 0.95, 0.9, 0.95, 1.0, **mask)
     acceptance += kept("tis", "trained", NAN, 0.5, 0.7, 0.75, measure="factor", subset="all", outside="cap")
-    _, *lines = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
+    _, *lines, _ = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
     assert [" ".join(line.split()) for line in lines] == [
-        "mis, default range 0.0 % 2.0 % - -",
-        "geo-mask, 5 % masked 10.0 % 0.0 % 0 -",
-        "tis, as trained: mean factor 0.500 0.750 1.5 -",
+        "mis, default range 50.0 % 0.0 % 2.0 % - -",
+        "geo-mask, 5 % masked 50.0 % 10.0 % 0.0 % 0 -",
+        "tis, as trained: mean factor - 0.500 0.750 1.5 -",
     ]
 
 
 def test_no_rate_is_told_in_one_line():
-    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN)
+    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN, reason="fewer than 5 clusters")
     (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
-    assert line == "who is clipped: not known, see column reason of the table acceptance"
+    assert line == "who is clipped: not known, too few prompts in each bin; more rollouts will tell"
+    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN, reason="multiplier not logged")
+    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
+    assert line == "who is clipped: not known (multiplier not logged)"
     acceptance = kept("fspo", "matched", 0.95, NAN, 0.9, NAN)
     (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
     assert "only one bin (10 to 99 tokens) has enough responses" in line
@@ -107,7 +137,8 @@ def test_the_direction_is_the_cosine_over_all_lengths_at_the_lower_clip_rate():
     rows += [cosine("fspo", 0.4, outside="cap"), cosine("fspo", 0.5, source="trained")]
     told = "cosine with the unclipped gradient at 5 % clipped: rloo 0.90 [0.89, 0.91], fspo 0.95 [0.94, 0.96]"
     assert direction(pd.DataFrame(rows)) == told
-    assert direction(pd.DataFrame([cosine("rloo", NAN)])) == "not known, see column reason of the table cosine"
+    told = "not known (damaged scores)"
+    assert direction(pd.DataFrame([cosine("rloo", NAN, reason="damaged scores")])) == told
     assert "no scores" in direction(pd.DataFrame())
 
 
@@ -116,9 +147,9 @@ def test_fair_exponents_are_those_by_sign_where_the_log_has_advantages():
         ends: dict[str, object] = {"fair_95": value, "fair_95_ci_low": low, "fair_95_ci_high": value + 0.1}
         return {"use": use, "subset": subset, "sign": sign} | ends
 
-    rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7)]
-    rows += [row("nonzero", "negative", 0.3, 0.2), row("nonzero", "all", 0.1, 0.1, "reused")]
+    rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7, 0.6)]
+    rows += [row("nonzero", "negative", 0.3), row("nonzero", "all", 0.1, 0.1, "reused")]  # the one has no interval
     (line,) = fair_exponents(pd.DataFrame(rows))
-    assert line == "fair exponent at 5 % clipped: all 0.50 [0.40, 0.60], A > 0 0.70, A < 0 0.30 [0.20, 0.40]"
+    assert line == "fair exponent at 5 % clipped: all 0.50 [0.40, 0.60], A > 0 0.70 [0.60, 0.80]"
     assert fair_exponents(pd.DataFrame(rows[:1])) == ["fair exponent at 5 % clipped: all 0.90 [0.80, 1.00]"]
     assert fair_exponents(pd.DataFrame([row("all", "all", NAN)])) == []
