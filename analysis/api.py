@@ -47,8 +47,8 @@ def load_run(source: Source, columns: Mapping[str, str] | None = None) -> pd.Dat
         A run folder; or another trainer's log, or a table with one row a response, which is imported
         (docs/diagnose.md).
     columns : mapping of str to str, optional
-        For a column name in `analysis.importing.names`, the name of the table's column that holds its values. Needed
-        only where that list lacks the table's name.
+        For a column name of this project, as listed in `analysis.importing.names`, the name of the table's column that
+        holds its values. Needed only where that list lacks the table's name.
 
     Raises
     ------

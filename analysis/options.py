@@ -25,8 +25,8 @@ class Options:
     edges : list of numbers, optional
         Edges of the bins, instead of quantiles (in tokens, for lengths).
     window : int
-        Number of rollouts in a block. In each block ranges are calibrated anew to the targets, and the quantities
-        of the cosine lemma (docs/theory.md T7) are pooled.
+        Number of rollouts in a block. In each block ranges are calibrated anew to the targets, and the quantities of
+        the cosine lemma (docs/theory.md T7) are pooled.
     rules : list of str, optional
         Names of the bands that are evaluated counterfactually; by default all bands for the log-ratio ``on``
         (`analysis.rules.evaluate.candidates`).
@@ -40,7 +40,7 @@ class Options:
     by : str
         Column of the log that responses are binned by: length, another column of numbers, or ``user.COLUMN``.
     on : str
-        The log-ratio that is analysed (``fspo.rules.Ratio``).
+        The log-ratio that is analysed: "update" (S), "engine" (E) or "behaviour" (D + E).
     """
 
     bins: int = DEFAULT_BINS

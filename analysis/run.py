@@ -59,7 +59,7 @@ def analyse(
     Parameters
     ----------
     run : Run
-        A run from :func:`analysis.log.loading.load_run`.
+        A run as `analysis.log.loading.load_run` returns it.
     progress : callable
         Called with the name of a part and the share of it that was done since the last call.
     workers : str, optional

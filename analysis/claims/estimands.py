@@ -99,14 +99,14 @@ def slope(clipped: NDArray[np.bool_], length: Floats) -> float:
     """Return the change of the log clip rate for each doubling of the length, from a Poisson regression with log link.
 
     The slope b of the fit exp(a + b log2 L) is where the mean of log2 L weighted with the fitted rates equals its mean
-    over the clipped responses: the two score equations of that regression, with the first solved for a. It is 0 if
-    none or all are clipped, or if all lengths are equal, and its size is at most `STEEPEST`.
+    over the clipped responses: the two score equations of that regression, with the first solved for a. It is 0 if none
+    or all are clipped, or if all lengths are equal, and its size is at most `STEEPEST`.
 
     Parameters
     ----------
-    clipped : bool array (N,)
+    clipped : bool array (N,), which responses are clipped
     length : array (N,)
-        Tokens.
+        Length of each response, tokens.
     """
     if not clipped.any() or clipped.all() or np.ptp(length) == 0:
         return 0.0
@@ -129,7 +129,8 @@ def rates_by_sign(clipped: NDArray[np.bool_], A: Floats) -> tuple[float, float]:
 
 
 def of_clipping(rows: Rows) -> Iterator[tuple[Estimand, str, float, float]]:
-    """Yield estimand, rule, clip rate and value for the rows of an unclipped run."""
+    """Yield the name of the estimand, the rule, its clip rate and the value of each number that the rows of an
+    unclipped run give."""
     some = first_epoch(rows)
     for clip_rate in CLIP_RATES:
         clipped = {name: clipped_offline(preset(name).rule, some, clip_rate) for name in COMPARED}
@@ -143,10 +144,10 @@ def of_clipping(rows: Rows) -> Iterator[tuple[Estimand, str, float, float]]:
 
 
 def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand, str, float, float]]:
-    """Yield estimand, rule, clip rate (NaN) and value from the training rewards of a run of ``rollouts`` rollouts.
+    """Yield the name of the estimand, the rule, the clip rate (NaN) and the value of each number that the training
+    rewards of a run of ``rollouts`` rollouts give.
 
-    A rollout that the run did not reach, because it diverged and stopped itself, counts with the reward 0.
-    """
+    A rollout that the run did not reach, because it diverged and stopped itself, counts with the reward 0."""
     rewards = np.zeros(rollouts)
     found = [row["reward"] for row in MetricsFile(run).of_phase("train")][:rollouts]
     rewards[: len(found)] = found

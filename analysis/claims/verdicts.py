@@ -84,10 +84,8 @@ def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
 
 
 def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | None) -> tuple[np.ndarray, float, float]:
-    """Return the numbers by seed (N,) of a hypothesis and its two p-values (for, against).
-
-    ``of_rule`` and ``of_rival`` hold the estimates by seed.
-    """
+    """Return the numbers by seed (N,) of a hypothesis and its two p-values: against its opposite (small if it holds),
+    and against it (small if it fails). ``of_rule`` and ``of_rival`` hold the estimates by seed."""
     if of_rival is not None:
         of_rule, of_rival = of_rule.align(of_rival, join="inner")
     values = of_rule.to_numpy(float)
@@ -152,9 +150,9 @@ def judge(
 
     Returns
     -------
-    claims : list of JudgedClaim
+    claims : list of JudgedClaim, each with its verdict
     parts : list of JudgedHypothesis
-        Every hypothesis on every task.
+        Every hypothesis on every task, with its numbers over seeds.
     """
     found = {
         c: [part(c, h, task, estimates) for task in c.tasks if task in tasks for h in c.hypotheses] for c in claims

@@ -16,8 +16,7 @@ TOO_TIGHT, TOO_WIDE = 0.5, 0.995
 
 def acceptance(p: Patient) -> Answer:
     """Check whether the band accepts a sensible share of the responses, and whether most responses of some length lie
-    beyond one edge, because S drifts farther than the band is wide.
-    """
+    beyond one edge, because S drifts farther than the band is wide."""
     rows, rule = p.moved, p.rule
     outside, band = p.out_of_band(rows), p.band(rows)
     if enough(rows) or outside is None or not np.any(rows.S) or (rule is not None and rule.shape == "none"):

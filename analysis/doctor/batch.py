@@ -1,6 +1,5 @@
 """The doctor's checks of what a rule is given: rewards, advantages, truncated and missing responses, and how the loss
-is averaged.
-"""
+is averaged."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ def _group_size(count: np.ndarray) -> int:
     """Guess how many responses were sampled for each prompt; ``count`` (G,) is the number logged for each group.
 
     The guess is the most frequent number, if the numbers of all groups are multiples of it. Else it is the largest
-    number that at least the share ``WHOLE_GROUPS`` of the groups has, or 1 if there is no such number.
-    """
+    number that at least the share ``WHOLE_GROUPS`` of the groups has, or 1 if there is no such number."""
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
     if np.all(count % usual == 0):

@@ -59,7 +59,7 @@ class Doctor:
     Attributes
     ----------
     rule, correction : Rule, optional
-        The clip rule and the correction of the log's header.
+        The clip rule and the correction that the log's header names, if any.
     """
 
     path: Path
@@ -99,12 +99,8 @@ class Doctor:
             self.read_these([file for file in files if file.path.name not in self.read_files], damage)
 
     def read_these(self, new: Sequence[LogFile], damage: Sequence[str] = ()) -> None:
-        """Read the log files ``new`` and add their rows.
-
-        The rollouts in these files must be complete, and later than all rollouts that were read before.
-
-        ``damage`` are messages about files that could not be read; they are added to the doctor's notes.
-        """
+        """Read the log files ``new``, whose rollouts must be complete and later than all that were read before, and add
+        their rows. ``damage`` are messages about files that could not be read; they are added to the doctor's notes."""
         self._note(*(f"damaged: {line}" for line in damage))
         if not new:
             return
@@ -117,7 +113,7 @@ class Doctor:
         self.read_files |= {file.path.name for file in new}
 
     def add(self, log: GradLog) -> None:
-        """Add the rows of complete rollouts, all later than those added before."""
+        """Add the rows of ``log``, complete rollouts that are all later than those added before."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)
@@ -127,7 +123,7 @@ class Doctor:
         self.kept.add(rows, {name for name in READ if name in log})
 
     def diagnosis(self) -> Diagnosis:
-        """Return the answer of every check about the rows so far."""
+        """Return the answers of all checks about the rows that were read so far."""
         rows = self.kept.joined()
         notes, imported = [*self.notes, *self.kept.notes()], self.kept.imported
         metrics = metrics_of(self.path, notes)
@@ -184,8 +180,7 @@ def _of_preset(config: Mapping[str, Any], name: str) -> str | None:
 
 def _one_program(config: Mapping[str, Any]) -> bool:
     """Return whether the configuration says that the trainer sampled with its own program in float32, at a temperature
-    above 0, without top-p and without policy lag.
-    """
+    above 0, without top-p and without policy lag."""
     engine, precision, top_p, temperature = (
         _setting(config, "sampling", name) for name in ("engine", "precision", "top_p", "temperature")
     )

@@ -7,8 +7,7 @@ been logged whatever their reward (`by_rewards`).
 
 DAPO's dynamic sampling drops groups with equal rewards. Then a response that is logged only because of its own reward
 is not a fair draw from the policy. A response whose mates (the other responses of its group) already differ in their
-rewards would have been kept with any reward, whether groups were selected or not.
-"""
+rewards would have been kept with any reward, whether groups were selected or not."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class FirstEpoch:
     rows : Rows
         Rows (N,) of complete rollouts.
     fair : bool array (N,)
-        Rows that would be logged whatever their reward.
+        Which rows would be logged whatever their reward (`by_rewards`).
     float32 : bool
         Whether the configuration says that the trainer computes in float32.
     """
@@ -101,8 +100,7 @@ class FirstEpoch:
     def _noise(self) -> float:
         """Return an upper bound of what numerical noise of S adds to the mean weight.
 
-        The noise is taken to be as large as S is before any update.
-        """
+        The noise is taken to be as large as S is before any update."""
         return 2 * math.expm1(min(self.before.rms**2 * float(self.before.L.mean()), 1.0)) if self.before.n else 0.0
 
     @property
@@ -112,8 +110,7 @@ class FirstEpoch:
         The farther the sampler's log-probs lie from the old ones, the more noise explains. If the log does not say how
         far, the distance of the new from the old log-probs is taken instead. It is large enough if all three log-probs
         have independent noise: the mean of S + k3 is then L times the variance of the noise of a token's old log-prob,
-        and at most L times the mean square of the token log-ratio.
-        """
+        and at most L times the mean square of the token log-ratio."""
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     @property
@@ -193,8 +190,7 @@ class FirstEpoch:
         """Check whether S spreads as its tokens do (T5).
 
         S + k3 is the sum of the tokens' e^s - 1, each of mean 0 after its prefix, so the mean of its square is that of
-        the sum of (e^s - 1)^2, which is at least v = (1 - e^-r)^2, r^2 the sum of s^2.
-        """
+        the sum of (e^s - 1)^2, which is at least v = (1 - e^-r)^2, r^2 the sum of s^2."""
         known = np.isfinite(self.k3) & (self.square >= 0)
         a, v = (self.S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
         if len(v) < MIN_ROWS or not v.sum() > 0:
@@ -219,8 +215,7 @@ def by_rewards(rows: Rows) -> tuple[Mask, bool]:
 
     A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
     differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
-    cannot show why they were logged.
-    """
+    cannot show why they were logged."""
     reward = rows["reward"]
     first = rows.first & np.isfinite(reward)
     if not first.any():

@@ -21,7 +21,8 @@ SHOWN = 3
 
 
 class Severity(IntEnum):
-    """How bad an issue of the doctor is."""
+    """How bad an issue of the doctor is: INFO (worth knowing, although the run may be sound), WARNING (the run does
+    something else than it seems to do) or CRITICAL (it does not learn, or learns from wrong input)."""
 
     INFO = 1  # an issue that is worth knowing, although the run may be sound
     WARNING = 2  # an issue that the run does something else than it seems to do
@@ -35,7 +36,8 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """A number that supports an answer of the doctor, with an interval over clusters if it is an estimate."""
+    """A number that supports an answer of the doctor: its name, value and unit, with the ends of an interval over
+    clusters (``low``, ``high``) if it is an estimate, else NaN."""
 
     name: str
     value: float
@@ -52,7 +54,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one check about a run.
+    """The answer of one check about a run, with the numbers that support it (``evidence``).
 
     Attributes
     ----------
@@ -91,12 +93,13 @@ class Answer:
 def found(
     summary: str, fix: str, *evidence: Evidence, since: int | None = None, severity: Severity = Severity.WARNING
 ) -> Answer:
-    """Return the answer of a doctor's check that found an error, present from the rollout ``since`` on."""
+    """Return the answer of a doctor's check that found an error: one sentence on what was found, the fix, the numbers
+    that support it, and the rollout ``since`` which it is there."""
     return Answer("found", summary, evidence, severity, fix, since)
 
 
 def clear(summary: str, *evidence: Evidence) -> Answer:
-    """Return the answer of a check that found nothing wrong."""
+    """Return the answer of a check that found nothing wrong: one sentence, and the numbers that support it."""
     return Answer("clear", summary, evidence)
 
 
@@ -107,7 +110,9 @@ def not_checked(why: str) -> Answer:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All answers of the doctor about one run; ``rule`` is the label of its rule, ``rows`` the number of its rows."""
+    """All answers of the doctor about one run: ``rule`` is the label of its rule, ``rows`` the number of its rows,
+    ``ratio_known`` whether any row has a log-ratio, and ``on`` the log-ratio that ``fspo analyse --on`` can be about.
+    ``notes`` are sentences on what a reader of the answers must know."""
 
     run: str
     rule: str
@@ -128,7 +133,8 @@ class Diagnosis:
         return self.rows > 0 and not self.ratio_known
 
     def fails(self, threshold: str) -> bool:
-        """Return whether the doctor reported the named check, or anything of the named severity or worse."""
+        """Return whether the doctor found the error that the check named ``threshold`` looks for, or, if it names a
+        severity, any error of this severity or a worse one."""
         least = {severity.label: severity for severity in Severity}.get(threshold, math.inf)
         return any(a.id == threshold or (a.severity or 0) >= least for a in self.issues)
 
@@ -156,8 +162,7 @@ class Diagnosis:
         """Return the doctor's answers about the run as lines of text for the terminal.
 
         Without ``verbose`` only the worst `SHOWN` issues have their evidence and fix, and checks that found none, or
-        were not made, are counted.
-        """
+        were not made, are counted."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}: {self.verdict}"]
         out += [f"  note: {note}" for note in self.notes]
         issues, shown = self.issues, len(self.issues) if verbose else SHOWN
@@ -180,7 +185,8 @@ class Diagnosis:
 
 
 def check_threshold(option: str, threshold: str, checks: Sequence[str]) -> None:
-    """Refuse, before any work, an option's value that is neither the name of a check nor a severity.
+    """Refuse, before any work, a value ``threshold`` of the option ``option`` that is neither one of the names
+    ``checks`` nor a severity.
 
     Raises
     ------

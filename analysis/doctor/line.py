@@ -1,6 +1,5 @@
 """Measure a log-ratio x that should be 0 apart from noise: its size over a log's rows, and how far the mean of x + k3,
-which theory says is 0, grows with the length L.
-"""
+which theory says is 0, grows with the length L."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ SERIES = 8
 
 
 class Line:
-    """The size of a log-ratio x that should be 0 apart from noise, and a line a + b L fitted to x + k3 of responses.
+    """The size of a log-ratio x that should be 0 apart from noise, and a line a + b L fitted to x + k3 as a function of
+    the responses' length L.
 
     Let q be the policy that drew the responses, p another policy with the same support, x = log p - log q, and k3 the
     sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T5, T13), so x + k3 has mean 0,
@@ -51,9 +51,9 @@ class Line:
     Attributes
     ----------
     x, L, rollout, response, n
-        The parameters, without the rows that were left out; number of rows.
+        The parameters, without the rows that were left out; the number of rows that remain.
     size, y : float array (n,)
-        x^2 / L of each row; x + k3 or, where k3 is unknown, e^x - 1.
+        Of each row x^2 / L, and x + k3 or, where k3 is unknown, e^x - 1.
     """
 
     def __init__(
@@ -83,8 +83,7 @@ class Line:
     def of_tokens(self) -> float:
         """Root mean square of the token log-ratios s of x, the log-ratio that the line is about, nats; 0 without a row.
 
-        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
-        """
+        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s)."""
         return math.sqrt(max(float(self._of_tokens.mean()), 0.0)) if self.n else 0.0
 
     @cached_property
@@ -99,7 +98,8 @@ class Line:
         return largest[:k] if few else largest[:0]
 
     def carried(self) -> str:
-        """Return "k of n responses carry ..." with three of these responses, if there are `carriers`; else ""."""
+        """Return a text "k of n responses carry ..." that names three of the few responses that make most of the sum of
+        x^2 / L, if there are such (`carriers`); else ""."""
         at = self.carriers
         if not len(at):
             return ""
@@ -122,8 +122,8 @@ class Line:
 
     @cached_property
     def spread(self) -> tuple[float, float]:
-        """Standard deviation of x, the line's log-ratio, inside half octaves of L without the `carriers`, nats; the
-        same over the root of the mean length, nats per root token."""
+        """Two spreads of x, the line's log-ratio, without the `carriers`: its standard deviation inside half octaves of
+        L, nats; and the same over the root of the mean length, nats per root token."""
         n, _, variance, _ = self._halves()
         deviation = math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
         return deviation, deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
@@ -134,8 +134,7 @@ class Line:
 
         Independent noise of the tokens has h = .5. Rows are put into bins of L, two for each doubling, and a line is
         fitted to the logarithm of each bin's standard deviation, whose variance is (kurtosis - 1) / (4 n). All three
-        are NaN unless two bins have 20 rows.
-        """
+        are NaN unless two bins have 20 rows."""
         n, u, variance, fourth = self._halves()
         enough = n >= 20
         if enough.sum() < 2 or not np.all(variance[enough] > 0):
@@ -154,11 +153,10 @@ class Line:
         return number, np.bincount(code, self.size) / np.bincount(code)
 
     def rise(self) -> tuple[float, float]:
-        """Return how many times as large x / sqrt(L) is in the last quarter of the rollouts as in the first quarter,
-        and its root mean square in the last quarter, nats.
+        """Return how many times as large the root mean square of x / sqrt(L) is in the last quarter of the rollouts as
+        in the first quarter, and that of the last quarter, nats.
 
-        The first number is 1 with fewer than ``SERIES`` rollouts, or if x^2 / L does not rise over them (`rises`).
-        """
+        The first number is 1 with fewer than ``SERIES`` rollouts, or if x^2 / L does not rise over them (`rises`)."""
         number, mean = self.by_rollout
         quarter = max(len(number) // 4, 1)
         at = self.rollout < number[quarter] if len(number) > quarter else self.rollout >= number[0]
@@ -167,15 +165,15 @@ class Line:
         return last / first if steady else 1.0, last
 
     def since(self) -> int | None:
-        """Return the first rollout with a root mean square of x / sqrt(L) above half of that of all rows; None without
-        one."""
+        """Return the first rollout whose root mean square of x / sqrt(L) is above half of that over all rows; None if
+        there is none."""
         number, mean = self.by_rollout
         large = number[mean > self.rms**2 / 4]
         return int(large[0]) if len(large) else None
 
     def began(self) -> int:
-        """Return the first rollout of a rise: of the lines that are level and rise from one rollout on, the one that
-        fits the root mean square of x / sqrt(L) of the rollouts best begins there."""
+        """Return the rollout from which on x grows: of all broken lines that are level up to one rollout and have a
+        slope after it, the one that best fits the root mean squares of x / sqrt(L) of the rollouts bends there."""
         number, size = self.by_rollout[0], np.sqrt(self.by_rollout[1])
 
         def rest(before: int) -> float:
@@ -193,7 +191,8 @@ class Line:
 
     @cached_property
     def fit(self) -> tuple[float, float, float, float]:
-        """The line a + b L fitted to the rows' x + k3 with weights 1/L: a, b and the standard error of each."""
+        """The line a + b L fitted to x + k3 of the rows as a function of their length L, with weights 1/L: a (nats), b
+        (nats per token) and the standard error of each."""
         return self._fitted(self.y)
 
     def _fitted(self, values: NDArray[np.floating]) -> tuple[float, float, float, float]:
@@ -210,8 +209,8 @@ class Line:
 
     @property
     def per_response(self) -> bool:
-        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length. If the mean of x is
-        above 0 it is that of x, because y says little of a large x."""
+        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length L. If the mean of x is
+        above 0 (`above_0`), the mean of x is judged instead, because x + k3 says little where x is large."""
         a, b, a_error, _ = self._fitted(self.x) if self.above_0 else self.fit
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
@@ -225,7 +224,7 @@ class Line:
             responses; 0 if q drew them. If mu did, a mean of x + k3 of up to L rms(d) rms(s) is no defect: because
             E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s)
             (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the bound is subtracted from
-            both the constant part and the slope of the line fitted to x + k3 over L.
+            both the constant part and the slope of the line a + b L.
         """
         if self.n < MIN_ROWS:
             return False
@@ -235,10 +234,10 @@ class Line:
         return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
 
     def cause(self, sampler: str) -> str:
-        """Name a likely cause of x from the line fitted to x + k3 over L; noise, where its mean does not differ from 0.
+        """Return a sentence that names a likely cause of x, judged by the line a + b L fitted to x + k3 as a function
+        of the length L. If the mean of x + k3 does not differ from 0, the cause is noise.
 
-        ``sampler`` names the log-probabilities that x compares with the trainer's.
-        """
+        ``sampler`` names the log-probabilities that x compares with the trainer's."""
         if not self.systematic():
             return (
                 f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two distributions of which "
@@ -255,7 +254,8 @@ class Line:
         )
 
     def evidence(self, name: str) -> tuple[Evidence, Evidence]:
-        """Return the line's two parts as evidence; ``name`` is what it calls x."""
+        """Return the two parts of the line fitted to x + k3, a (nats) and b (nats per token), as evidence with
+        intervals; ``name`` is what the evidence calls x."""
         a, b, *errors = self.fit
         of_a, of_b = (t_quantile(np.inf) * error for error in errors)
         fitted = f"{name} + k3 (expected: 0)"

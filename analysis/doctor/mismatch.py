@@ -1,6 +1,5 @@
 """Check the log-ratios other than S: the mismatch of sampler and trainer (E, or D + E where versions are unknown) with
-what corrections do to it by length, and the part D of the policy lag.
-"""
+what corrections do to it by length, and the part D of the policy lag."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class Mismatch:
     Attributes
     ----------
     line : Line
-        The size of x.
+        The size of x, and the line fitted to x + k3.
     of_E : bool
         Whether x is E.
     k3 : float array (n,)
@@ -193,7 +192,8 @@ class Mismatch:
         return line.cause(SAMPLER), min(certain)
 
     def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
-        """Return what each of ``RIVALS``, and the correction in use, does to the shortest, the longest, all responses.
+        """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
+        and to all.
 
         A drift is that of all responses: the median of k3 / L or, where k3 is unknown, of -x / L.
 

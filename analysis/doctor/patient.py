@@ -79,7 +79,7 @@ class Rows:
         return Rows(self.columns, index if self.which is None else self.which[index])
 
     def copy(self) -> Rows:
-        """Return these rows as arrays that share no memory with the rows from which they were selected."""
+        """Return the same rows as arrays that share no memory with the rows from which they were selected."""
         return Rows({name: self[name].copy() for name in self.columns})
 
     @staticmethod
@@ -117,7 +117,8 @@ class Rows:
         return int(self.cluster.max()) + 1 if len(self) else 0
 
     def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
-        """Return the share of rows with ``event`` (N,) true, called ``name``, with an interval over clusters."""
+        """Return the share of rows where ``event`` (N,) is true as evidence called ``name``, with an interval over
+        clusters of level ``level``."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit="share")
         zero = np.zeros(len(self), np.int64)
@@ -126,7 +127,8 @@ class Rows:
         return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
 
     def mean(self, name: str, y: Floats, d: Floats | None = None, unit: str = "") -> Evidence:
-        """Return the mean of y (N,), or with d (N,) sum(y) / sum(d), named ``name``, with an interval over clusters."""
+        """Return the mean of y (N,), or with d (N,) the ratio sum(y) / sum(d), as evidence called ``name`` in the unit
+        ``unit``, with an interval over clusters."""
         if len(self) == 0:
             return Evidence(name, math.nan, unit=unit)
         r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d)
@@ -189,7 +191,8 @@ class Kept:
         return Rows.joined([none, *(part[1] for part in self.parts)])
 
     def notes(self) -> list[str]:
-        """Return what a reader of the answers must know of the rows: which are kept, and which have no length."""
+        """Return sentences on what a reader of the answers must know of the rows: which are kept, and which have no
+        length."""
         notes = []
         if self.stride > 1:
             kept = f"{len(self.parts)} of {len(self.rollouts)} rollouts, evenly spread"
@@ -200,11 +203,11 @@ class Kept:
 
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns of ``READ``, except phase, as float arrays (N,); a column that the log lacks is all NaN.
+    """Return by name the columns that the checks read (``READ``), except phase, as float arrays (N,); a column that the
+    log lacks is all NaN.
 
     The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers. Where the log lacks times_used
-    or updates_since_rollout, they are counted from the rows' steps and responses.
-    """
+    or updates_since_rollout, they are counted from the rows' steps and responses."""
     plain = [name for name in READ if name != "phase" and name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
     out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
@@ -224,7 +227,8 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
 
 
 def metrics_of(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:
-    """Return each metric's (rollout, value) pairs from the train lines of metrics.jsonl, and note torn lines."""
+    """Return by name each metric's (rollout, value) pairs from the lines of metrics.jsonl of phase train in the run
+    folder ``path``; add to ``notes`` how many lines cannot be read, if any."""
     found: dict[str, list[tuple[float, float]]] = {}
     file = MetricsFile(path)
     for record in file.of_phase("train"):
@@ -280,7 +284,8 @@ class Patient:
         return self.rows.take(self.rows.first)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Return the edges of the band on S (N,), as logged or from the header's rule; None if there is no band."""
+        """Return the lower and the upper edge of the band on S for each row, (N,) both, nats, as logged or from the
+        header's rule; None if there is no band."""
         if rows.has("lo", "hi") and not np.isinf(rows["lo"]).all():
             return rows["lo"], rows["hi"]
         rule = self.rule
@@ -301,12 +306,13 @@ class Patient:
         return None
 
     def metric(self, name: str) -> Floats:
-        """Return the values of a metric, in the order of metrics.jsonl; empty if it was not logged."""
+        """Return the values of the metric called ``name``, in the order of metrics.jsonl; empty if it was not
+        logged."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
 
 def enough(rows: Rows) -> str:
-    """Say why there are too few rows for an issue; return "" if there are enough."""
+    """Return a sentence that says why there are too few rows to find an error, or "" if there are enough."""
     if len(rows) < MIN_ROWS:
         return f"{len(rows)} rows, {MIN_ROWS} are wanted"
     if rows.clusters < MIN_CLUSTERS:

@@ -214,10 +214,10 @@ def from_metrics(p: Patient) -> dict[str, Answer]:
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """Return the train lines of metrics.jsonl, each metric under the name that its trainer gave it; NaN for null.
+    """Return the lines of phase train of metrics.jsonl in the folder ``run``, each metric under the name that its
+    trainer gave it; NaN for null.
 
-    verl's ppo_kl is left out, because it is no KL to the reference, as which rldoctor reads it.
-    """
+    verl's ppo_kl is left out: rldoctor would read it as a KL to the reference, which it is not."""
     return [
         {
             name.removeprefix(FOREIGN): math.nan if value is None else value

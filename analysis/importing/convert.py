@@ -43,7 +43,8 @@ SLIGHT, MANY = 0.05, 0.05
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user says about the log that is imported; ``fspo import --help`` explains each option."""
+    """What the user says about the log that is imported: its ``columns`` by this project's names, the rule that trained
+    with its ranges, how its loss is averaged (``aggregation``), and the sizes of rollouts and groups."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     rule: str | None = None
@@ -126,7 +127,7 @@ class Converter:
         self.estimator: Estimator = preset(self.options.rule).advantage if self.options.rule else "grpo"
 
     def convert(self, chunk: Chunk, path: Path) -> pd.DataFrame:
-        """Return a chunk of the table ``path``, N rows, as rows of the gradient log."""
+        """Return a chunk (N rows) of the table in the file ``path`` as N rows of the gradient log."""
         report, each = self.report, self.options.updates_per_rollout
         present = {canonical(name) for name in chunk}  # a later file may lack a column of the first
         given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
@@ -370,9 +371,8 @@ def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
 
 
 def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns with the gradient log's types, without optional ones without a value. Where a log column holds
-    whole numbers, NaN and infinity become null.
-    """
+    """Return by name the columns of ``frame`` with the gradient log's types, without optional ones that have no value.
+    Where a column of the log holds whole numbers, NaN and infinity become null."""
     out: dict[str, Any] = {}
     for name, column in ((str(name), column) for name, column in frame.items()):
         kind, values = LOGGED[name].kind if name in LOGGED else "float64", column.to_numpy()

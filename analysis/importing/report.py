@@ -35,7 +35,7 @@ class Report:
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
 
     def note(self, text: str) -> None:
-        """Add a sentence to the notes, unless it is there."""
+        """Add the sentence ``text`` to the notes, unless they hold it already."""
         if text not in self.notes:
             self.notes.append(text)
 

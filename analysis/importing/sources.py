@@ -168,12 +168,13 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Yield the columns of a table, part by part."""
+    """Yield the columns of a table by name, for at most ``rows`` rows at a time. ``damage`` receives one line if some
+    rows, or the complete file, cannot be read."""
     return (columns_of(part) for part in read_parts(path, damage, rows) if len(part))
 
 
 def columns_of(part: Part) -> Chunk:
-    """Return the columns of some rows."""
+    """Return the columns, by name, of some rows that `read_parts` has yielded."""
     if not isinstance(part, list):
         table = _flat(pa.Table.from_batches([part]))
         return {name: as_values(table[name].combine_chunks()) for name in table.column_names}
@@ -183,9 +184,8 @@ def columns_of(part: Part) -> Chunk:
 
 
 def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """Return a record with the values of its objects, named ``outer``, ``between``, ``inner``; those of a nest of
-    scalars keep their own names.
-    """
+    """Return a record whose nested objects are replaced by their values, under the names of the object and of the value
+    with ``between`` in the middle; those of a nest of scalars keep their own names."""
     out: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
@@ -280,7 +280,8 @@ def _state(path: Path) -> Iterator[Part]:
 
 
 def console(path: Path) -> str:
-    """Return which trainer printed a text, as its first 100,000 characters show: "verl", "hugging face" or ""."""
+    """Return which trainer printed the text in the file ``path``, as its first 100,000 characters show: "verl",
+    "hugging face" or ""."""
     with path.open(encoding="utf-8", errors="replace") as file:
         text = file.read(100_000)
     if re.search(VERL_LINE, text):

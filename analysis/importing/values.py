@@ -132,9 +132,8 @@ class ChunkColumns(NamedTuple):
         return flat[keep], row[keep]
 
     def folded(self, name: str) -> Floats:
-        """Return one number for each row (N,): that in the column or, of its lists, the sum of rewards, else the mean
-        over the tokens that count.
-        """
+        """Return one number for each row (N,) of the column ``name``: its number or, of a list, the sum for rewards,
+        else the mean over the tokens that count."""
         if not self.is_list(name):
             return self.numbers(name)
         flat, row = self.values[name].lists() if name == "reward" else self.kept(name)
@@ -143,7 +142,7 @@ class ChunkColumns(NamedTuple):
         return np.bincount(row, flat, n) / np.maximum(count, 1)
 
     def mask(self, like: str) -> Mask:
-        """Return whether each token in the lists of ``like`` counts; all do without a mask."""
+        """Return whether each token in the lists of the column ``like`` counts; all do if the table has no mask."""
         if self.is_list("mask"):
             return self.lists("mask", like)[0] > 0
         if "mask" in self.values:
@@ -204,9 +203,9 @@ def as_values(column: pa.Array | list[Any]) -> Values:
 
 
 def unpacked(column: list[Any]) -> list[Any]:
-    """Return the log-probabilities of tokens that are pairs of it and a token id, as SGLang writes them, or objects, as
-    vLLM's server does; any other column as it is.
-    """
+    """Return a column of lists as lists of log-probabilities: where tokens are pairs of a log-probability and a token
+    id, as SGLang writes them, or objects, as vLLM's server does, the log-probabilities are taken out; any other column
+    is unchanged."""
 
     def number(token: Any) -> float:
         if isinstance(token, dict):

@@ -1,8 +1,7 @@
 """Follow a run's log as it grows. The rows of each rollout are read once; of all rollouts only sums are kept.
 
 The page of ``fspo watch`` shows the numbers that a `Follower` computes. A series over time has for each rollout a value
-computed from that rollout's rows alone; an acceptance is that of all rollouts. Issues come from ``fspo doctor``.
-"""
+computed from that rollout's rows alone; an acceptance is that of all rollouts. Issues come from ``fspo doctor``."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ class Follower:
         """Read new rollouts for about ``budget`` seconds, at least one, and return whether anything changed.
 
         The log is read again from its first rollout if files that were read have changed or are gone (because a run was
-        resumed or a file repaired), or if a new rollout has a lower number than a rollout already read.
-        """
+        resumed or a file repaired), or if a new rollout has a lower number than a rollout already read."""
         until = time.monotonic() + budget
         parts = self._parts()
         changed = False
@@ -161,8 +159,7 @@ class Follower:
 
     def acceptance(self) -> tuple[Ratios, Floats] | None:
         """Return how often the rule that trained did not clip responses of the first epoch whose A is not 0, by bin of
-        lengths over all rollouts read, and the mean length in each bin (K,); None if the log does not say.
-        """
+        lengths over all rollouts read, and the mean length in each bin (K,); None if the log does not say."""
         if not self._sums:
             return None
         rows, kept, lengths = (np.concatenate(part) for part in zip(*self._sums, strict=True))
@@ -182,8 +179,7 @@ class Follower:
 
     def _complete(self, files: Signature) -> bool:
         """Return whether the newest rollout may be read: it has as many files as any rollout read so far, or its files
-        have not changed for `SETTLED` seconds.
-        """
+        have not changed for `SETTLED` seconds."""
         usual = max(map(len, self._done.values()), default=0)
         return 0 < usual <= len(files) or _age(files) >= SETTLED
 
@@ -191,8 +187,7 @@ class Follower:
         """Read a rollout and return True, also if parts of it are damaged; the damage is noted.
 
         If a file cannot be read and the rollout is ``fresh`` (the newest one, changed less than `SETTLED` seconds ago),
-        the file may still be being written: then add nothing and return False, and a later call reads the rollout.
-        """
+        the file may still be being written: then add nothing and return False, and a later call reads the rollout."""
         try:
             files, damage = log_files(self.path, (number, number))
         except UserError as error:
@@ -268,8 +263,7 @@ class Follower:
         """Return the standard deviation of the log-ratio, over rows in the first epoch, by bin and for all lengths
         (K+1,).
 
-        A bin with fewer than `MIN_CLUSTERS` clusters gets NaN.
-        """
+        A bin with fewer than `MIN_CLUSTERS` clusters gets NaN."""
         assert self.bins is not None
         rows, number = run.rows.use("first"), len(self.bins)
         place = self.bins.index(rows.coordinate)

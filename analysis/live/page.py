@@ -54,7 +54,7 @@ ul { margin: 4px 0 0; padding-left: 20px; } .key { display: flex; flex-wrap: wra
 
 
 class Session:
-    """One open page of ``fspo watch``."""
+    """One open page of ``fspo watch``: the Bokeh document that a browser shows of one follower of a run."""
 
     def __init__(self, document: Document, follower: Follower) -> None:
         self.follower = follower

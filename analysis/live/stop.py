@@ -13,8 +13,7 @@ _follower = lru_cache(maxsize=1)(Follower)
 def critical(run: str) -> str | None:
     """Return why training should end: the doctor's critical issues of the log in the folder ``run``; None if none.
 
-    A later call with the same folder reads only the rollouts that are new.
-    """
+    A later call with the same folder reads only the rollouts that are new."""
     return _reason(run, Severity.CRITICAL)
 
 

@@ -11,8 +11,7 @@ out and reports their number.
 
 Other modules handle other defects: `fspo.gradlog` skips what cannot be read of a log, `analysis.log.loading` refuses a
 log with files of two runs, and `analysis.log.usable` leaves out rows with numbers that are not finite and repeated
-rows. Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the defect.
-"""
+rows. Rows with any other defect were trained on, so they are kept, and ``fspo doctor`` names the defect."""
 
 from __future__ import annotations
 
@@ -82,8 +81,8 @@ def find_copies(
     rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: NDArray[np.float64], *numbers: NDArray[np.float64]
 ) -> Copies:
     """Find the rows (N,) that agree in length and in all ``numbers`` with a row of another response in the same rollout
-    and step. The first of the ``numbers`` is S, the others are further sums over a response's tokens.
-    """
+    and step. The arguments are columns (N,); the first of the ``numbers`` is S, the others are further sums over a
+    response's tokens."""
     number = len(step)
     found = Copies(*(np.zeros(number, bool) for _ in Copies._fields))
     judged = np.flatnonzero((length >= LONG) & (numbers[0] != 0) & np.isfinite(numbers[0]))

@@ -65,10 +65,10 @@ class Run:
         Number of rows of each kind (left out, in the first epoch, ...), by the names of the counts in ``summary.json``.
         Rows of the log are counted; of a streamed run, rows of the sample.
     notes : Notes
-        Warnings, and parts of the log that could not be read, as found by `load_run`. Later steps of an analysis
-        return separate notes.
+        Warnings, and parts of the log that could not be read, as found by `load_run`. Later steps of an analysis return
+        separate notes.
     stream : Stream, optional
-        The log's files, where the log is too large for memory.
+        The log's files, where the log is too large for memory; else None.
     """
 
     path: Path
@@ -96,7 +96,8 @@ class Run:
 
     @property
     def source(self) -> InMemory | Stream:
-        """The log as an object that is read in chunks, none of which splits a block of rollouts."""
+        """The log as an object that is read in chunks, none of which splits a block of rollouts: all rows in memory, or
+        files."""
         return self.stream or InMemory(self.rows, self.counts)
 
     @property
@@ -217,8 +218,7 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
     """Return, for an analysis of a streamed log, how many of its sampled rows each result named in ``SAMPLED`` uses,
     and a text for the user that says so.
 
-    ``rows`` are the sampled rows. They come from ``rollouts`` of the log's ``of`` rollouts.
-    """
+    ``rows`` are the sampled rows. They come from ``rollouts`` of the log's ``of`` rollouts."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}
     groups = ("; ".join(name for name, use in SAMPLED.items() if use == which) for which in number)
     text = (
@@ -230,10 +230,12 @@ def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
 
 
 def warnings_of(counts: Mapping[str, int], partition: Partition, ratio: LoggedRatio = UPDATE) -> list[str]:
-    """Return warnings from ``counts``: rows left out as not finite, repeated, copied or without a coordinate.
+    """Return a sentence for each kind of rows that were left out: those that are not finite, those that hold a response
+    a second time in one update (repeated), those that equal the row of another response, as if a process had been
+    counted twice (copied), and those without a coordinate. ``counts`` holds their numbers by the names in
+    ``summary.json``.
 
-    Also warn if the log-ratio is 0 in every row, or if scores failed when they were taken.
-    """
+    Also warn if the log-ratio is 0 in every row, or if scores failed when they were taken."""
     texts = {
         "rows_not_finite": f"rows left out: {ratio.words.text} or A is not finite, or the length is below 1",
         "rows_repeated": "rows left out: the same response twice in one update",
@@ -260,8 +262,7 @@ def logged_columns(files: list[LogFile], names: Sequence[str] = ROW_COLUMNS) -> 
 def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> str:
     """Return a text that says why no row can be analysed, and what the user can do about it.
 
-    ``imported`` says that the log was made from another trainer's table.
-    """
+    ``imported`` says that the log was made from another trainer's table."""
     if not counts["rows"]:
         return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
     if counts["rows_without_S"] == counts["rows"] and not ratio.once:

@@ -1,8 +1,7 @@
 """The coordinate that divides responses into bins: their length, or another number that the log has for each response.
 
 The theory speaks of lengths, but its statements about strata (T7, T8, the LRE) hold for any partition that does not
-depend on what the clipping does. Another partition changes only the bins: a rule still clips by S and L.
-"""
+depend on what the clipping does. Another partition changes only the bins: a rule still clips by S and L."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Partition:
         """Return the positions (N,) of the coordinates ``values`` on the axis over which slopes are fitted.
 
         The position is log2 of a length, and any other coordinate over its standard deviation. If ``values`` are only a
-        part of the log, pass the standard deviation in the complete log as ``spread``.
-        """
+        part of the log, pass the standard deviation in the complete log as ``spread``."""
         if self == LENGTH:
             return np.log2(values)
         spread = float(np.nanstd(values)) if spread is None else spread

@@ -3,8 +3,7 @@
 The update's log-ratio S is analysed on every row after an update. The log-ratios E and D + E are analysed on one row of
 each response, the row in the first epoch, because they belong to the sampling of a response and are the same at every
 use. Before the first update of a rollout S is 0, but E and D need not be 0, so a row in the first epoch is analysed
-even if no update came before it.
-"""
+even if no update came before it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ from fspo.rules import Ratio
 
 
 class Words(NamedTuple):
-    """Texts about a log-ratio: its symbol in text and in mathematics, on which rows it is analysed, why it may be 0."""
+    """Texts about a log-ratio: its symbol in text and in mathematics (``math``), on which ``rows`` it is analysed, and
+    why it may be 0 in all of them (``zero``)."""
 
     text: str
     math: str
@@ -138,8 +138,7 @@ class LoggedRatio:
         """Translate names of logged columns to names of fields of `analysis.log.rows.Rows`.
 
         Only columns that say what a rule did are translated: those of the run's rule on this log-ratio get the name of
-        the field, those of the run's other rules are left out. All other names are returned unchanged.
-        """
+        the field, those of the run's other rules are left out. All other names are returned unchanged."""
         found = {field for field, column in self.done.items() if column in logged}
         return frozenset(found | (set(logged) - {*_CLIP.values(), *_CORRECTION.values()}))
 

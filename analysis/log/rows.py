@@ -1,8 +1,7 @@
 """The rows of a log that an analysis uses, as arrays. :mod:`analysis.log.usable` makes these arrays from the log.
 
 Tables keep rows of the first epoch (``times_used`` = 0) apart from rows of later epochs (docs/theory.md
-section 1).
-"""
+section 1)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,14 @@ SUBSETS = ("all", "nonzero")
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of a log as arrays (N,). Each entry belongs to one response in one update."""
+    """Columns of a log as arrays (N,). Each entry belongs to one response in one update.
+
+    ``S`` is the log-ratio that is analysed, nats, ``A`` the advantage, ``used`` how many updates used the response
+    before, ``updates`` how many there were since its rollout, and ``cluster`` the number of the pair of rollout and
+    prompt. ``k3_sum`` and ``k2_sum`` are sums of k3 and s^2/2 over the response's tokens, ``k2_max`` and ``k3_max``
+    their largest; ``k3`` and ``sigma2`` are means of k3 and s^2 over the tokens of the row's minibatch, and with
+    ``_lagged`` of the minibatch before. ``lo`` to ``band_accept`` say what the run's own rule did, ``coordinate`` is
+    what the bins divide, and ``trend`` its place on the axis of slopes."""
 
     rollout: Ints
     step: Ints
@@ -81,8 +87,7 @@ class Rows:
     def centre(self, rule: Rule) -> Floats | float:
         """Return the drift (centre per token, nats) of ``rule``'s band in each row's minibatch (N,); 0 without a drift.
 
-        The drift is NaN where the log lacks the columns that it is computed from.
-        """
+        The drift is NaN where the log lacks the columns that it is computed from."""
         lagged = rule.drift_source == "lagged"
         means = (self.k3_lagged, self.sigma2_lagged) if lagged else (self.k3, self.sigma2)
         return rule.centre(TokenMeans(*means))
@@ -90,15 +95,15 @@ class Rows:
     def edges(self, rule: Rule) -> tuple[Floats, Floats]:
         """Return the edges (N,), nats, of the band of ``rule``, which must be the run's own rule.
 
-        The edges are as logged. Where none are logged, they are computed from the lengths and the logged drift.
-        """
+        The edges are as logged. Where none are logged, they are computed from the lengths and the logged drift."""
         lo, hi = rule.band(self.length, self.drift if rule.needs_stats else None)
         logged = ~(np.isnan(self.lo) | np.isnan(self.hi))
         return np.where(logged, self.lo, lo), np.where(logged, self.hi, hi)
 
 
 class LearningRows(NamedTuple):
-    """Columns (N,) from which a band that follows a target learns, sorted by step and, within a step, by response."""
+    """Columns (N,) from which a band that follows a target learns (log-ratio S in nats, length, advantage A), sorted by
+    step and, within a step, by response."""
 
     step: Ints
     S: Floats
@@ -123,7 +128,8 @@ has at most this many entries for each row.
 
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
-    """Return an index of rows (N,) by rollout, step and response, which together identify a row."""
+    """Return an index of rows (N,) by rollout, step and response, three integer columns (N,) that together identify a
+    row."""
     import pandas as pd
 
     return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])
@@ -139,8 +145,7 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 def numbered(*keys: Ints) -> Ints:
     """Number the distinct tuples of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each
-    row's number (N,).
-    """
+    row's number (N,)."""
     code = _combined(keys)
     if code is None:
         return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

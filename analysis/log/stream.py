@@ -3,8 +3,7 @@
 A large log is read in chunks. A chunk is a few successive blocks, and no block is split, so all rows of a block, of
 a cluster and of a minibatch are in one chunk. Results that need the rows of all blocks at the same time are made from
 a sample of rollouts. Beside the current chunk, a :class:`Stream` holds only the files' footers and the list of
-rollouts.
-"""
+rollouts."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ UNUSED = ("reward", "rule")
 
 @dataclass(frozen=True)
 class Chunk:
-    """The successive rollouts ``first`` to ``last`` of the log, and the row groups of Parquet files that hold them."""
+    """The successive rollouts ``first`` to ``last`` of the log, and ``parts``: the files that hold them, each with the
+    numbers of its row groups (parts of a Parquet file) to read."""
 
     first: int
     last: int
@@ -63,9 +63,8 @@ class InMemory:
         return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Divide the log into blocks of ``size`` rollouts. Return each block's first rollout and rows, and notes that
-        hold the log's ``counts``.
-        """
+        """Divide the log into blocks of ``size`` rollouts. Return each block's first rollout and rows, and notes with
+        the log's ``counts``: how many of its rows can be analysed, and how many were left out for each reason."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -99,8 +98,7 @@ class Stream:
         """Make the stream of a log's files; ``recomputed`` is passed to `analysis.log.usable.usable`.
 
         The footers of the files say which rollouts the log holds. Where a row group of a Parquet file holds several
-        rollouts, the column ``rollout`` is read instead.
-        """
+        rollouts, the column ``rollout`` is read instead."""
         rows: dict[int, float] = {}
         for file in files:
             for number, group in enumerate(file.groups):
@@ -122,8 +120,7 @@ class Stream:
 
         A chunk ends just before the first rollout of the next chunk; the last chunk ends at `LAST`. So every row group
         of the files belongs to a chunk. This holds even for a damaged row group whose rollouts are not listed in
-        ``rollouts``: its chunk is read, so the damage is reported.
-        """
+        ``rollouts``: its chunk is read, so the damage is reported."""
         found: list[Chunk] = []
         start, held = 0, 0.0
         for stop in range(size, len(self.rollouts) + size, size):
@@ -160,8 +157,7 @@ class Stream:
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
         """Return the first rollout and the usable rows of each block of ``size`` rollouts of a chunk. The notes count
-        the rows that are usable or left out, and name damaged files.
-        """
+        the rows that are usable or left out, and name damaged files."""
         columns = [c for c in self._columns if c not in UNUSED or c == self.partition.column]
         try:
             log = self.read(chunk, columns)

@@ -1,8 +1,7 @@
 """Select the rows of a log that can be analysed (:class:`analysis.log.rows.Rows`), and count the rows left out.
 
 An analysis is about one log-ratio (`analysis.log.ratio`). A row can be analysed if its log-ratio is finite and if an
-update came before it (for S) or it is of the first epoch (for the other log-ratios). `usable` lists all conditions.
-"""
+update came before it (for S) or it is of the first epoch (for the other log-ratios). `usable` lists all conditions."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ Recompute = Callable[[GradLog], Mapping[str, int]]
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Return no counts, in place of a comparison of logged with recomputed columns.
-
-    Pass this function to `usable` where another call of `usable` makes the comparison for the same rows.
-    """
+    """Return no counts: pass this function to `usable` in place of the comparison of logged with recomputed columns,
+    where another call of `usable` makes that comparison for the same rows."""
     del log
     return {}
 
@@ -88,8 +85,7 @@ def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
     """Return the log without unsound rows, and the number of rows of each kind.
 
     Unsound are rows whose ratio or A is not finite or whose length is below 1, further rows of a response in one
-    update, and copies under other ids.
-    """
+    update, and copies under other ids."""
     S, length = ratio.of(log), log.column("length")
     good = np.isfinite(S) & np.isfinite(log.column("advantage")) & (length >= 1)
     counts = {"rows": len(log), "rows_not_finite": len(log) - int(np.count_nonzero(good))}
@@ -126,8 +122,7 @@ def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
     counts rollouts instead of updates.
 
     The number is the row's step less the first step of its rollout. If every rollout has a single step and yet S is not
-    0 everywhere, then ``step`` counts rollouts, and every row gets the number 1: it was logged after an update.
-    """
+    0 everywhere, then ``step`` counts rollouts, and every row gets the number 1: it was logged after an update."""
     number, code = np.unique(rollout, return_inverse=True)
     first = np.full(len(number), np.iinfo(np.int64).max)
     np.minimum.at(first, code, step)
@@ -205,8 +200,7 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
     """Return for each row four means over tokens (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
 
-    s is the token log-ratio. A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps.
-    """
+    s is the token log-ratio. A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps."""
     if not len(code):
         return np.zeros((4, 0))
     k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))

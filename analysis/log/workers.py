@@ -1,8 +1,7 @@
 """Share the parts of a log among the workers of a Dask cluster, which may run on several machines.
 
 A worker reads its parts from the log's files, so every worker must see the files under the same path. If a worker ends,
-Dask gives its parts to another worker.
-"""
+Dask gives its parts to another worker."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ WAIT = 30
 
 
 def known_workers(workers: str) -> int | str:
-    """Return what the text ``workers`` gives: a number of workers to start here, or the address of a Dask scheduler.
+    """Return what the text ``workers`` says: a number of workers to start here, or the address of a Dask scheduler.
 
     Raises
     ------
@@ -121,8 +120,7 @@ def _version() -> str:
 def _problem(version: str, files: Sequence[str]) -> str:
     """Say why this Dask worker cannot read the log's ``files`` for a process that has the fspo version ``version``.
 
-    Return "" if it can.
-    """
+    Return "" if it can."""
     if _version() != version:
         return f"has fspo {_version()}, and this process {version}: install one version on both"
     missing = next((file for file in files if not os.access(file, os.R_OK)), None)

@@ -141,7 +141,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
 
 
 def first_of(group: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-    """Return the position of the first row of each group 0..number-1."""
+    """Return for each group 0..number-1 the position of its first row; ``group`` (N,) is the group of each row."""
     place = np.full(number, len(group))
     np.minimum.at(place, group, np.arange(len(group)))
     return place

@@ -52,8 +52,8 @@ UNCORRECTED = "none"
 
 
 def candidates(on: Ratio) -> dict[str, Rule]:
-    """Return the rules that a log's ratio ``on`` is analysed with, by name: clip rules, or the corrections that act on
-    whole responses."""
+    """Return by name the rules that a log is analysed with: clip rules if the log-ratio ``on`` is the update's, else
+    the corrections that act on whole responses."""
     if on not in CORRECTED:
         return {name: PRESETS[name].rule for name in BANDS}
     rules = {name: rule for name, rule in CORRECTIONS.items() if rule.level == "sequence"}
@@ -64,8 +64,9 @@ def candidates(on: Ratio) -> dict[str, Rule]:
 
 @dataclass(frozen=True)
 class Case:
-    """A rule that is evaluated: a band and what happens outside it, the source of its range, and the target acceptance
-    of a calibrated range."""
+    """A rule that is evaluated on a log: a band and what happens outside it, the ``source`` of its range ("trained",
+    "given" or "matched"), and the ``target`` acceptance of a range that is matched. ``of`` names what the band is on,
+    and ``states`` holds, for a band that follows a target, the rule in force at each step."""
 
     rule: Rule
     name: str
@@ -84,7 +85,9 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseEffect:
-    """What a case does to each row, as arrays (N,): side, whether S is in the band, w, M w; or why this is unknown."""
+    """What a case does to each row, as arrays (N,): ``side`` (-1 below, 0 not clipped, 1 above, 2 dual clip), whether S
+    is in the band, weight w and clipped weight M w, and the upper edge ``hi`` of the band, nats; or the ``reason`` why
+    this is unknown."""
 
     side: Ints
     in_band: np.ndarray
@@ -96,7 +99,9 @@ class CaseEffect:
 
 @dataclass(frozen=True)
 class Band:
-    """The band of a case, placed for rows (N,), with half-widths that a factor may multiply."""
+    """The band of a case, placed for rows (N,), with half-widths that a factor may multiply. ``value`` is what the band
+    is on (S), ``centre`` its centre and ``below`` and ``above`` its half-widths, nats; ``over`` and ``under`` are the
+    factors at which the upper and the lower edge lie at ``value``."""
 
     rule: Rule  # the rule in force at the rows' last step
     value: Floats  # (N,) what the band is on: S, or the number of a criterion
@@ -108,7 +113,8 @@ class Band:
 
     @staticmethod
     def of(case: Case, rows: Rows) -> Band | None:
-        """Place the band; return None if the log lacks the columns from which its centre is computed."""
+        """Place the band of a case for rows (N,); return None if the log lacks the columns from which its centre is
+        computed."""
         m, value = rows.centre(case.rule), getattr(rows, case.of)
         if not (np.all(np.isfinite(m)) and np.all(np.isfinite(value) | np.isnan(rows.S))):
             return None
@@ -123,8 +129,8 @@ class Band:
         return np.maximum(over, under) if rate == "band" else clip.excess(over, under, A[at])
 
     def factor(self, case: Case, excess: Floats) -> float:
-        """Return the factor on the half-widths at which the case accepts its target share of the rows with these
-        excesses (`excess`); 1 if its range is not calibrated to a target.
+        """Return the factor on the half-widths at which the case accepts its target share of rows with these ``excess``
+        (N,); 1 if the case's range is not set by a target.
 
         Raises
         ------
@@ -141,7 +147,7 @@ class Band:
         return factor
 
     def edges(self, factor: float | Floats, at: Ints | slice = slice(None)) -> Edges:
-        """Return the edges of the rows ``at`` after both half-widths are multiplied by ``factor``."""
+        """Return the edges, nats, of the rows ``at`` after both half-widths are multiplied by ``factor``."""
         centre = self.centre[at]
         return Edges(centre - factor * self.below[at], centre + factor * self.above[at], centre)
 
@@ -155,13 +161,12 @@ def make_cases(
 ) -> list[Case]:
     """Make the counterfactual cases: each band at its preset's range and at ranges calibrated to each of ``targets``.
 
-    The band of fspo is evaluated with each treatment of responses outside it (drop, truncate, cap), every other band
-    with its preset's.
+    Outside the band, fspo is evaluated with each of drop, truncate and cap, every other rule with what its preset does.
 
     Parameters
     ----------
     bands : sequence of str, optional
-        Names of ``candidates(on)``; all by default.
+        Names of rules that `candidates` returns; all by default.
     rows : Rows, optional
         All rows of the run, on which bands that follow a target are replayed. A band that follows a target keeps its
         preset's range if neither ``rows`` nor ``states`` are given.
@@ -201,7 +206,8 @@ def make_cases(
 
 
 def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
-    """Make the cases of verl's criteria (`CRITERIA`), each with bounds that accept a target share; none for S."""
+    """Make the cases of verl's criteria for rejecting a response (`CRITERIA`), each with bounds that accept one of
+    ``targets``, shares; none if S is analysed."""
     criteria = CRITERIA.items() if on in CORRECTED else ()
     return [
         Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)
@@ -264,7 +270,8 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
 
 
 def lacking(case: Case) -> str:
-    """Say which columns the log lacks to compute the centre of a case's band, or what the band is on."""
+    """Return a sentence that says which columns the log lacks to compute the centre of a case's band, or what the band
+    is on."""
     rule = case.rule
     if case.of != "S":
         where = f"behaviour_{case.of}, and D = 0" if case.of.endswith("max") else "the sums of squares and of k3"

@@ -40,7 +40,8 @@ add them in float32."""
 
 
 class Compared(NamedTuple):
-    """Masks (N,) of the rows in which a column was recomputed, and of those in which the logged value differs."""
+    """Masks (N,): ``compared`` marks the rows in which a column was recomputed, ``wrong`` those in which the logged
+    value differs."""
 
     compared: Mask
     wrong: Mask
@@ -79,9 +80,9 @@ FIRST = (-1, -1)
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return columns of a log as float64 (N,), NaN where null. In the columns of ``FACTORS`` (multiplier, weight) a
-    logged NaN becomes inf, which equals no recomputed value. Columns without a value are left out.
-    """
+    """Return the columns ``names`` of a log by name, as float64 (N,), NaN where null. In the columns of ``FACTORS``
+    (multiplier, weight) a logged NaN becomes inf, which equals no recomputed value. Columns without a value are left
+    out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

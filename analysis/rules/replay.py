@@ -36,7 +36,8 @@ class Replay:
         self.online = OnlineRule(rule)
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
-        """Learn from the rows of further steps, in order; ``m`` is the band's drift for each row, nats per token."""
+        """Learn from the rows of further steps, in order; ``m`` is the drift of the band for each row, nats per
+        token."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)
@@ -70,7 +71,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
 
 
 def learn(replays: Mapping[str, Replay], blocks: Sequence[Rows]) -> None:
-    """Let replayed bands, none of them with a drift, learn from further blocks of a log's rows."""
+    """Let replayed bands, by name and none of them with a drift, learn from further blocks of a log's rows."""
     if blocks and replays:
         rows = LearningRows.of(blocks)
         for replayed in replays.values():

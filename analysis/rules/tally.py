@@ -43,7 +43,8 @@ Place = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Grouping:
-    """How the rows of a run are divided into groups of clusters and into bins."""
+    """How the rows of a run are divided into ``groups`` groups of clusters, each a single cluster unless ``pooled``,
+    and into ``bins``. ``reference`` is what is taken from each row's place on the axis of slopes."""
 
     bins: Bins
     groups: int  # number of groups
@@ -82,8 +83,10 @@ class CaseCounts(NamedTuple):
 
     y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
     denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``. There are G
-    groups and K bins; an array of K+1 entries has a last entry for all bins together.
-    """
+    groups and K bins; an array of K+1 entries has a last entry for all bins together. ``rows`` counts rows and ``cut``
+    clipped ones, (G, K); ``d`` and ``y`` (G, K) are their sums, ``squares`` (K,) that of y^2; ``slope`` (G, 3) holds
+    the sums of d x, d x^2 and x y over all bins; ``clusters`` (K+1,) counts clusters, and ``coordinate`` (K+1,) sums
+    coordinates."""
 
     rows: Floats  # (G, K) number of rows
     cut: Floats  # (G, K) number of rows that are clipped (band: outside the band)
@@ -96,7 +99,9 @@ class CaseCounts(NamedTuple):
 
 
 class Denominators(NamedTuple):
-    """The sums over all rows of a subset (all, or A != 0), the same for all cases; symbols as in `CaseCounts`."""
+    """Sums over all rows of a subset (all, or A != 0), the same for all cases: with the symbols of `CaseCounts`, the
+    number of rows and sum of d (G, K), the sums of d x and d x^2 (G,), the number of clusters and the sum of
+    coordinates (K+1,)."""
 
     rows: Floats  # (G, K)
     d: Floats  # (G, K)
@@ -107,7 +112,8 @@ class Denominators(NamedTuple):
 
 
 class Numerators(NamedTuple):
-    """The sums of y of one case over all rows of a subset (all, or A != 0); symbols as in `CaseCounts`."""
+    """Sums of y of one case over all rows of a subset (all, or A != 0): with the symbols of `CaseCounts`, the number of
+    clipped rows and sum of y (G, K), the sum of x y (G,) and of y^2 (K,)."""
 
     cut: Floats  # (G, K) number of clipped rows
     xy: Floats  # (G,) sums of x y
@@ -116,7 +122,7 @@ class Numerators(NamedTuple):
 
 
 class Part:
-    """The rows (n,) of one subset (all, A != 0) of a block, and their places in the sums."""
+    """The rows (n,) of one subset (all, A != 0) of a block of rollouts, and their groups of clusters and bins."""
 
     def __init__(self, layout: Grouping, rows: Rows, at: Ints | slice = EVERY) -> None:
         self.S, self.L, coordinate = rows.S[at], rows.length[at], rows.coordinate[at]
@@ -133,11 +139,12 @@ class Part:
         self.known: dict[str, tuple[Floats, Denominators]] = {}
 
     def by_key(self, at: Ints | slice, values: Floats | None = None) -> Floats:
-        """Return sums of ``values`` by group of clusters and bin (G, K) over the rows ``at``; without values, count."""
+        """Return the sums of ``values`` by group of clusters and bin, (G, K), over the rows with the indices ``at``;
+        without values, count those rows."""
         return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
 
     def by_group(self, at: Ints | slice, values: Floats) -> Floats:
-        """Return sums of ``values`` by group of clusters (G,) over the rows ``at``."""
+        """Return the sums of ``values`` by group of clusters, (G,), over the rows with the indices ``at``."""
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:
@@ -212,7 +219,7 @@ class Sums:
         return CaseCounts(of.rows, found.cut, of.d, y, squares, slope, of.clusters, of.coordinate)
 
     def merge(self, other: Sums) -> None:
-        """Add the sums of later blocks."""
+        """Add the sums ``other`` of later blocks to these."""
         for mine, theirs in (
             (self.of_cases, other.of_cases),
             (self.of_all, other.of_all),

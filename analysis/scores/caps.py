@@ -14,8 +14,9 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Sums over updates for ``number`` bins: inner products of vectors A psi of responses to different prompts, numbers
-    of such pairs, squared norms of the vectors, numbers of responses. The weights are kept one by one."""
+    """Sums over updates, from which `estimates` are made, for ``number`` bins: inner products of vectors A psi of
+    responses to different prompts, numbers of such pairs, squared norms of the vectors, numbers of responses. The
+    weights are kept one by one."""
 
     def __init__(self, number: int) -> None:
         self.number = number

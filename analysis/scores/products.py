@@ -275,12 +275,12 @@ class Judge:
     def ratio(
         self, above: tuple[float, Floats], below: tuple[float, Floats], noise: float
     ) -> tuple[tuple[float, float, float], str]:
-        """Return the ratio ``above / below`` with its interval, and a text that says why the ratio is NaN, or "".
+        """Return the ratio ``above / below`` with the ends of its interval, and a text that says why the ratio is NaN,
+        or "".
 
         ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a standard
         error that the ratio has for another reason than the choice of prompts, such as sketching. Its square is added
-        to the square of the jackknife's standard error.
-        """
+        to the square of the jackknife's standard error."""
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
@@ -298,8 +298,8 @@ class SketchTerms:
 
     They are arrays (U, K+1, R): for each of U updates, for each of K bins and last for all bins together, and for each
     of R rules. ``inner`` holds the inner product of the clipped and the unclipped gradient, ``left`` the squared norm
-    of the clipped gradient and ``right`` that of the unclipped gradient. ``width`` is the sketch's width.
-    """
+    of the clipped gradient and ``right`` that of the unclipped gradient. ``width`` is the effective number of the
+    sketch's entries."""
 
     inner: Floats
     left: Floats

@@ -44,7 +44,7 @@ class Vectors(NamedTuple):
 
     @property
     def width(self) -> int:
-        """D, the entries of a vector."""
+        """Number of entries of a vector, D."""
         return self.psi.shape[1]
 
 
@@ -54,7 +54,7 @@ class ScoredWindow:
 
     Attributes
     ----------
-    rows : Rows (n,)
+    rows : Rows (n,), one for each scored response and update
     vectors : Vectors (n, D)
         A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
         the factor of a correction multiplies the gradient beside exp(S).
@@ -78,8 +78,9 @@ class ScoredWindow:
         return self._outcomes[case]
 
     def part(self, update: int, number: int) -> tuple[Ints, Ints, UpdateGram]:
-        """Return the rows of an update (n,), the first row of each of its C prompts (C,), and the inner products of the
-        rows' vectors in ``number`` bins; the tables share these."""
+        """Return for the block's update number ``update`` the indices of its rows (n,), the index of the first row of
+        each of its C prompts (C,), and the inner products of its rows' vectors in ``number`` bins; the tables share
+        these."""
         if update not in self._parts:
             at = np.flatnonzero(self.update == update)
             _, one, code = np.unique(self.rows.cluster[at], return_index=True, return_inverse=True)

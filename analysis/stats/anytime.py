@@ -121,14 +121,15 @@ class AnytimeMean:
 
 
 def stakes(x: Floats, bets: Floats) -> Floats:
-    """Return the logarithm of the factor by which terms x (N,) multiply the stake of each bet b (K,): the product of
-    max(1 + b x, 0)."""
+    """Return, for each bet b (K,), the logarithm of the factor by which the terms x (N,) multiply its stake: the
+    product over the terms of max(1 + b x, 0)."""
     x = np.append(x, np.zeros(-len(x) % TOGETHER)).reshape(TOGETHER, -1)
     with np.errstate(divide="ignore"):
         return np.array([np.log(np.multiply.reduce(np.maximum(1 + b * x, 0))).sum() for b in bets])
 
 
 def mixed(stake: Floats) -> float:
-    """Return log(mean of exp(stake)), the log of the mean stake of K bets; ``stake`` (K,) holds the log of each."""
+    """Return log(mean of exp(stake)), the log of the mean stake of K bets; ``stake`` (K,) holds the log of each bet's
+    stake."""
     largest = float(stake.max())
     return largest + math.log(float(np.exp(stake - largest).mean())) if math.isfinite(largest) else -math.inf

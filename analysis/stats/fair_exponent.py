@@ -46,7 +46,8 @@ class Bounded(NamedTuple):
 
 
 def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
-    """Return whether each response, with advantage A (N,), belongs to the set ``responses``."""
+    """Return whether each response, with advantage A (N,), belongs to the set that ``responses`` names, such as
+    "all"."""
     sets = {"all": np.ones(len(A), bool), "A > 0": A > 0, "A < 0": A < 0}
     return sets.get(responses, A != 0)
 

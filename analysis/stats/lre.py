@@ -48,7 +48,8 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm of ``NORMS``, with ``level`` intervals, from acceptances by cluster and bin."""
+    """Return the LRE in each norm of ``NORMS``, with ``level`` intervals, from acceptances by cluster and bin
+    (``found``)."""
     k = found.rows.shape[1]
     used, reason = usable(found), _unusable(found)
     if reason:
@@ -147,7 +148,7 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def number_showing(found: Ratios) -> int:
-    """Return the number of clusters that show the rarer outcome: a row that is clipped, or one that is kept."""
+    """Return the number of clusters that show the rarer outcome: a clipped row where most are kept, else a kept one."""
     lost = np.abs(found.base - found.sums) > ROUNDING * found.base
     kept = found.sums > ROUNDING * found.base
     return int(min(lost.any(1).sum(), kept.any(1).sum()))

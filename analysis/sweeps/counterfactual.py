@@ -45,7 +45,8 @@ class SweepRow(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting of the sweep: its name and value, the preset that it changes, and the rule that results."""
+    """One setting of the sweep: the name of the part that is changed, its value, the preset whose part it is, and the
+    rule that results."""
 
     name: str
     value: str

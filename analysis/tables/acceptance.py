@@ -102,7 +102,8 @@ class AcceptanceTables:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Rows of the first or of later epochs, with the number of each row's bin, block and cluster, arrays (N,)."""
+    """Rows of the first or of later epochs, with the number of each row's bin and cluster and the first rollout of its
+    block, arrays (N,); ``mean`` holds the mean coordinate of each bin and, last, of all rows."""
 
     rows: Rows
     bins: Ints
@@ -112,7 +113,8 @@ class BinnedRows:
 
     @staticmethod
     def of(rows: Rows, bins: Bins, window: Ints) -> BinnedRows:
-        """Find the bin of each row and the mean coordinate of each bin; ``window`` (N,) is the block of each row."""
+        """Find the bin of each row and the mean coordinate of each bin; ``window`` (N,) is the first rollout of each
+        row's block."""
         index = bins.index(rows.coordinate)
         k = len(bins)
         count = np.append(np.bincount(index, minlength=k), len(rows)).astype(float)

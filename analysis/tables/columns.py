@@ -108,10 +108,7 @@ class BinKey(NamedTuple):
 
 def mean_at(found: Ratios, k: int) -> Interval:
     """Return the ratio of sums (a mean over rows or tokens) that ``found`` holds for bin ``k``, with Student's t
-    interval over clusters.
-
-    The interval is NaN with fewer than ``MIN_CLUSTERS`` clusters.
-    """
+    interval over clusters, NaN with fewer than ``MIN_CLUSTERS`` of them."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(found.value[k], float(low), float(high))
 

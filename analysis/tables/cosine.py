@@ -98,7 +98,8 @@ class CosineTable:
         self._uses: dict[str, _Use] = {}
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one block's inner products of updates to the sums from which the table ``cosine`` is made."""
+        """Add the inner products of clipped and unclipped gradients in one scored block to the sums of the table
+        ``cosine``."""
         use = self._uses.setdefault(window.use, _Use(len(self.bins)))
         n = len(window.rows)
         columns: list[Floats] = []

@@ -63,15 +63,17 @@ class LemmaRow(NamedTuple):
 
 @dataclass
 class StrataSums:
-    """Sums over the responses of each of U updates and K bins, for B rules; gradients have D entries.
+    """Sums over the responses of each of U updates and K bins, for B rules; gradients have D entries. ``above`` over
+    ``below`` is an acceptance.
 
     Attributes
     ----------
     count : array (U, K)
         Number of responses.
     above, below : arrays (B, U, K)
-        Numerator and denominator of each rule's acceptance in a bin. If the rule drops, they are the number of kept
-        responses and the number of all responses (a_upd), else the sums of M w and of w (b).
+        ``above`` is the numerator of each rule's acceptance in a bin, ``below`` its denominator. If the rule drops,
+        they are the number of kept and the number of all responses (update acceptance), else the sum of M w and that of
+        w (weight acceptance).
     g : array (U, K, D)
         Sum of the unclipped gradients w A psi.
     g_clip : array (B, U, K, D)
@@ -89,7 +91,8 @@ class StrataSums:
 
 
 class LemmaTable:
-    """Collects blocks of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule."""
+    """Collects blocks of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule.
+    ``key`` names the run in every row, ``cases`` are the rules."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins
@@ -165,10 +168,8 @@ class LemmaTable:
 
 
 def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
-    """Yield each of ``rows``, one for each of B rules, with the numbers of T7 and T8 on the updates ``at`` filled in.
-
-    If the numbers of a rule cannot be computed, its row gets the reason.
-    """
+    """Yield each of ``rows``, one for each of B rules, with the numbers of T7 and T8 on the updates ``at`` (indices)
+    filled in. If the numbers of a rule cannot be computed, its row gets the reason."""
     # ``through`` is the clipped gradient summed by bin less the clipped gradient summed without bins: a rounding error.
     # Its norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding
     # errors grow with a_bar.
@@ -229,11 +230,9 @@ def in_own_span(gram: Floats) -> Floats:
 
 
 def lemmas_of(strata: StrataSums, at: Ints) -> Iterator[CosineLemma | UserError]:
-    """Apply T7 and T8 to the updates ``at`` as if they were one, whose gradient is theirs joined end to end (their
-    direct sum).
-
-    Yield for each of B rules the quantities of T7 and T8, or an error that says why they cannot be computed.
-    """
+    """Apply T7 and T8 to the updates ``at`` (indices) as if they were one, whose gradient is theirs joined end to end
+    (their direct sum). Yield for each of B rules the quantities of T7 and T8, or an error that says why they cannot be
+    computed."""
     count = strata.count[at].sum(0)
     some = count > 0
     count = count[some]

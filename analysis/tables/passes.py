@@ -50,8 +50,8 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: run, bins, block size, tally (sums for the acceptance tables), the rule that
-    trained as a case, and bands to be replayed, by name."""
+    """What a pass over the log needs: the run, bins, the number of rollouts in a block (``size``), sums for the
+    acceptance tables (``tally``), the rule that trained as a case, and by name the bands to be replayed."""
 
     run: Run
     bins: Bins
@@ -67,11 +67,9 @@ class Pass:
         before: Connection | None = None,
         after: Connection | None = None,
     ) -> Share:
-        """Read some chunks of the log in this process; return what they hold.
-
-        ``step`` is called after each chunk. What replayed bands have learnt before a chunk comes from ``before``, and
-        what they have learnt after it goes to ``after``.
-        """
+        """Read some chunks of the log in this process; return what they hold. ``step`` is called after each chunk. What
+        replayed bands have learnt before the first chunk is received from ``before``, and what they have learnt after
+        the last is sent to ``after``."""
         tally, parts = copy(self.tally), {}
         tally.uses = {}
         for chunk in chunks:

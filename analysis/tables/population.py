@@ -136,8 +136,7 @@ class PopulationTable:
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one block's scores to the sums of the table ``population``; a block of rows of later epochs is
-        ignored."""
+        """Add one scored block to the sums of the table ``population``; a block of rows of later epochs is ignored."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)

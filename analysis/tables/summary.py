@@ -26,9 +26,9 @@ def summarize(
     scored: dict[str, Any],
     notes: Notes,
 ) -> dict[str, Any]:
-    """Return the content of summary.json. ``integrity`` is the check of table lemma, ``scored`` counts scores and
-    updates, ``notes`` are the notes (damage, warnings, counts) of all steps of the analysis.
-    """
+    """Return the content of summary.json of a run, by key. ``options`` are those of the analysis, ``tables`` its
+    tables, ``integrity`` is the check of table lemma, ``scored`` counts scores and updates, and ``notes`` are those
+    (damage, warnings, counts) of all steps of the analysis."""
     warnings = list(notes.warnings)
     n = notes.counts
     shares = {x: n[f"{x}_differs"] / n[f"{x}_compared"] for x in FOLLOWS_FROM if f"{x}_compared" in n}
@@ -65,8 +65,8 @@ def summarize(
 
 
 def key_numbers(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return the numbers that a reader looks for first: acceptances, LRE, slopes, cosine, rho and others of the rule
-    that trained, in the first epoch, over all lengths."""
+    """Return by name the numbers that a reader looks for first: acceptances, LRE, slopes, cosine, rho and others of the
+    rule that trained, in the first epoch, over all lengths."""
     out: dict[str, Any] = {}
 
     def pick(name: str, **where: Any) -> list[dict[Any, Any]]:
