@@ -8,8 +8,7 @@ The benchmark first writes gradient logs with the trainer's writer. A rollout ha
 is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
 other. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
 is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more
-than wall seconds. Every row of the log with sketches has a sketch.
-"""
+than wall seconds. Every row of the log with sketches has a sketch."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.ran
     """Write the simulated rows of one rollout of ``prompts`` prompts. If the log has sketches, each row gets one.
 
     S of each response is 0 in the first update. Each later update adds to it a normal random number with mean
-    -L SIGMA^2 / 2 and variance L SIGMA^2, where L is the response's length.
-    """
+    -L SIGMA^2 / 2 and variance L SIGMA^2, where L is the response's length."""
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)
@@ -90,11 +88,9 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
 
 
 def timed(*arguments: str | Path) -> dict[str, float]:
-    """Run `fspo` with these arguments.
-
-    Return wall seconds, CPU seconds of all its processes, the largest memory that they had together (measured ten times
-    a second), and the machine's load average before the run.
-    """
+    """Run `fspo` with these arguments and return four measurements by name: ``seconds`` (wall time), ``cpu_seconds`` of
+    all its processes, ``peak_mib`` (the largest memory that they had together, MiB, measured ten times a second), and
+    ``load``, the machine's load average before the run."""
     load, command = os.getloadavg()[0], [sys.executable, "-m", "fspo", *map(str, arguments)]
     before, start, peak = os.times(), time.perf_counter(), 0
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -131,7 +127,8 @@ def main() -> None:
 
 
 def commands(run: Path) -> dict[str, Any]:
-    """Time the commands on a trained run, `fspo check`, and refusals of `fspo train`."""
+    """Time the commands on the trained run ``run``, `fspo check`, and refusals of `fspo train`; return the measurements
+    of `timed` by command, the log's number of rows, and the machine."""
     with tempfile.TemporaryDirectory() as scratch:
         words: dict[str, Any] = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
         words["check"] = ("check", "--output", scratch)
@@ -144,7 +141,8 @@ def commands(run: Path) -> dict[str, Any]:
 
 
 def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
-    """Time `fspo analyse` and `fspo doctor` on simulated logs of at most ``most`` rows, and on ``scored`` sketches."""
+    """Time `fspo analyse` and `fspo doctor` on simulated logs of at most ``most`` rows, and on one with ``scored``
+    sketches, in the folder ``folder``; return the measurements of `timed` by log and command."""
     whole = write_log(folder / f"rows-{most}", most)
     by_rows, doctor = [], []
     for rows in (most // 1000, most // 100, most // 10, most):

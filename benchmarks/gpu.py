@@ -14,8 +14,7 @@ are written as soon as they are known.
 
 On a machine without a network, with Python 3.12, torch, accelerate, peft, pandas, pyarrow, scipy, seaborn and jinja2:
 carry the wheels that benchmarks/gpu_wheels.txt names, and start with PYTHONPATH=. from the repository's root. With
-pyarrow before 26 there are no cosines by length.
-"""
+pyarrow before 26 there are no cosines by length."""
 
 from __future__ import annotations
 
@@ -69,7 +68,8 @@ END_EVERY = 200
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part runs: on tiny shapes or not, for how many seconds, and the folder of its files."""
+    """Where a part of the benchmark runs: on tiny shapes of models or not, for how many seconds, and in which
+    folder."""
 
     tiny: bool
     seconds: float
@@ -86,7 +86,8 @@ class Place:
         return self.device.type == "cpu"
 
     def shape(self, name: str) -> str:
-        """Return the name of a model with random weights: of the named shape, or of a tiny one."""
+        """Return the name of a model with random weights: of the shape ``name``, or of a tiny shape if the part runs on
+        those."""
         if not self.tiny:
             return RANDOM + name
         small_qwen3(width=64, vocab_size=9000).save_pretrained(self.folder / "tiny")
@@ -94,7 +95,8 @@ class Place:
 
 
 def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) -> Iterator[PreTrainedModel]:
-    """Yield models of one shape with the same random bfloat16 weights, in each of the types."""
+    """Yield models of one configuration ``shape`` with equal random bfloat16 weights, in each of the types
+    ``dtypes``."""
     with torch.device(device):
         first = build_random_model(shape, "bfloat16", seed=0)
         for dtype in dtypes:
@@ -104,7 +106,8 @@ def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) 
 
 
 def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return a batch of prompts of 8 random tokens with responses of 2 to ``tokens`` random tokens."""
+    """Return a batch (as of `make_batch`) of ``rows`` prompts of 8 random tokens with responses of 2 to ``tokens``
+    random tokens."""
     draw = np.random.default_rng(0)
     prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
     batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
@@ -114,8 +117,7 @@ def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) 
 def check_log_probs(at: Place) -> dict[str, Any]:
     """Compare token log-probs with those of whole logits in float64: computed tile by tile, and from whole logits.
 
-    Tiles pass if their largest error is no more than twice that of the whole logits in the same type.
-    """
+    Tiles pass if their largest error is no more than twice that of the whole logits in the same type."""
     shape, found = shape_of(at.shape("Qwen3-0.6B-Base")), {}
     batch = random_batch(shape.vocab_size, 4, 64, at.device)
     mask, exact = batch["response_mask"], torch.empty(0)
@@ -137,8 +139,7 @@ def check_log_probs(at: Place) -> dict[str, Any]:
 def check_scores(at: Place) -> dict[str, Any]:
     """Compare the scores' cosines and norms with those of autograd's gradients, each response by itself, in float64.
 
-    Scores are stored in float16, so cosines may differ by twice 2^-11.
-    """
+    Scores are stored in float16, so cosines may differ by twice 2^-11."""
     exact, model = copies(small_qwen3(), torch.float64, torch.float32, device=at.device)
     batch = random_batch(24, 8, 64, at.device)
     scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
@@ -186,7 +187,7 @@ def check_trainer(at: Place) -> dict[str, Any]:
 
 
 def correctness(at: Place) -> Found:
-    """Check the numbers on the device."""
+    """Check the device's numbers: log-probs, scores, sampling and training; yield each result with its name."""
     yield "log_probs", check_log_probs(at)
     yield "scores", check_scores(at)
     yield "engines", check_engines(at)
@@ -210,7 +211,8 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
 
 
 def train(at: Place, config: c.TrainConfig, began: float, seconds: float, **parts: Any) -> list[dict[str, Any]]:
-    """Train for the rollouts that fit into ``seconds`` since ``began``; return metrics. ``parts`` go to the trainer."""
+    """Train for the rollouts that fit into ``seconds`` since the time ``began``; return the metrics of each rollout.
+    ``parts`` (model, tokenizer, task) go to the trainer."""
 
     class Limited(Trainer):
         def _rollouts(self) -> dict[str, float]:
@@ -230,8 +232,7 @@ def forward_flop(shape: PretrainedConfig, parameters: int, lengths: np.ndarray) 
     """Return the floating-point operations of a forward pass over sequences of these lengths, in tokens.
 
     There are 2 for each parameter and token, and those of the two matrix products of causal attention, in which a token
-    attends to half of the sequence on average. The embedding is a look-up and is left out.
-    """
+    attends to half of the sequence on average. The embedding is a look-up and is left out."""
     used = parameters - (0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size)
     attention = 2 * shape.num_attention_heads * shape.head_dim * shape.num_hidden_layers
     return float(np.sum(2.0 * used * lengths + attention * np.square(lengths, dtype=float)))
@@ -249,7 +250,8 @@ def matmul_rate(device: torch.device, size: int) -> float:
 
 
 def qwen3(at: Place, lora: bool) -> Found:
-    """Train a model of Qwen3-8B's shape: seconds, memory, share of the matrix product rate, and the analysed log."""
+    """Train a model of Qwen3-8B's shape, with LoRA or without; yield seconds, memory, the share of the rate of matrix
+    products that is reached, and numbers of the analysed log."""
     began = time.monotonic()
     config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
     if at.tiny:
@@ -310,9 +312,8 @@ def seconds_of_engines(model: Any, config: c.TrainConfig) -> Iterator[tuple[str,
 
 
 def by_length(run: str) -> dict[str, Any]:
-    """Return, for each rule at its own range and at equal clip rates, the clip rate (A != 0) and the cosine of the
-    updates by length bin.
-    """
+    """Return, for each rule at its own range and at equal clip rates, the clip rate (A != 0) and the cosine of clipped
+    and unclipped gradient by length bin, from the tables of the run folder ``run``."""
     tables, found = read_tables([run]), {}
     for name, measure in (("acceptance", "update"), ("cosine", None)):
         table: Any = tables[name]
@@ -327,7 +328,7 @@ def by_length(run: str) -> dict[str, Any]:
 
 
 def learning(at: Place) -> Found:
-    """Warm a model up on chain-add, then train it under each rule; measure the estimands of the claims."""
+    """Warm a model up on chain-add, then train it under each rule; yield the numbers by which the claims are judged."""
     task, began = ChainAdd(), time.monotonic()
     size = {} if at.tiny else {"width": 768, "heads": 12, "num_hidden_layers": 14}
     model: Any = build_embedded_model(0, small_qwen3(vocab_size=len(task.build_tokenizer()), **size))
@@ -364,7 +365,8 @@ def learning(at: Place) -> Found:
 
 
 def trl(at: Place) -> Found:
-    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device."""
+    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device; yield
+    results."""
     out = at.folder / "trl.json"
     command = [sys.executable, str(Path(__file__).with_name("trl_rollout_step.py")), "--out", str(out), "--rounds", "1"]
     case = "tiny" if at.tiny else "qwen3-0.6b-gpu"
@@ -384,7 +386,7 @@ PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
 
 
 def child(name: str, shapes: str, seconds: str, out: str) -> None:
-    """Run one part in this process, and write its results to a file after each."""
+    """Run the part ``name`` in this process for at most ``seconds``, and write its results to the file ``out``."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):
@@ -393,7 +395,8 @@ def child(name: str, shapes: str, seconds: str, out: str) -> None:
 
 
 def run_part(name: str, shapes: str, seconds: float, out: Path) -> dict[str, Any]:
-    """Run a part in a process of its own, end it at its time limit; return its status and what it found till then."""
+    """Run the part ``name`` in a process of its own and end it after ``seconds``; return its status and what it found
+    till then. ``shapes`` says whether models are tiny."""
     out.unlink(missing_ok=True)
     code = "import sys, gpu; gpu.child(*sys.argv[1:])"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

@@ -1,7 +1,6 @@
 """Helpers that all benchmarks share: the memory of this process, the machine, files of results.
 
-This module imports little, so that importing it adds little to the memory that a benchmark measures.
-"""
+This module imports little, so that importing it adds little to the memory that a benchmark measures."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ does, but for the first allocations). TRL runs with microbatches of several size
 minibatch; for each measure (seconds, memory) the size that is best at it counts. No side writes a checkpoint.
 
 Wall seconds are what a user waits for; CPU seconds (all threads) move less on a busy machine. Peak memory is the
-process's resident maximum, its imports included.
-"""
+process's resident maximum, its imports included."""
 
 from __future__ import annotations
 
@@ -207,8 +206,8 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
 
 
 def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[str, Any]:
-    """Train in this process with one of the compared trainers (``side``: TRL's or this project's); return seconds and
-    memory."""
+    """Train in this process with the compared trainer that ``side`` names (TRL's or this project's); return the seconds
+    and memory of its rollout steps by name."""
     with tempfile.TemporaryDirectory() as folder:
         if side == OURS:
             found = run_fspo(case, rollouts, threads, f"{folder}/run")
@@ -227,7 +226,8 @@ def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[
 
 
 def measure(case: TrainedCase, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
-    """Run every compared trainer once in each round, each in a process started for it."""
+    """Run every compared trainer once in each of ``rounds`` rounds, each time in a new process; return by trainer what
+    each round measured."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in case.sides}
     os.environ |= {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}  # the processes inherit it
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as process:
@@ -241,8 +241,7 @@ def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
     memory; for this project's trainer also how many times faster than TRL it is, and its memory over TRL's.
 
     The first rollout of a process is left out if the process has others. Each measure is compared with the microbatch
-    size at which TRL is best at it.
-    """
+    size at which TRL is best at it."""
     table: dict[str, dict[str, Any]] = {}
     for side, found in runs.items():
         row: dict[str, Any] = {}

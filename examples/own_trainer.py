@@ -31,7 +31,7 @@ class Digits:
         return Example(f"{split}-{index}", f"{index % 90 + 10}+", answer="", info={"number": index})
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Return one reward for each response."""
+        """Return one reward for each response: the share of its characters that are digits."""
         shares = [sum(c.isdigit() for c in text) / max(len(text), 1) for text in responses]
         return Rewards(np.array(shares), ["ok"] * len(shares))
 

@@ -18,7 +18,7 @@ from fspo.models.load import build_embedded_model, load_tokenizer
 
 
 def digits(completions: list[str], **_: object) -> list[float]:
-    """Reward each completion with its share of digits."""
+    """Return the reward of each completion: the share of its characters that are digits."""
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 

@@ -6,8 +6,7 @@ The folders ``of_runs`` and ``of_theory`` hold these modules and list their name
 axes. The text that ``caption`` returns may have a second paragraph, which holds details. A module of ``of_runs`` also
 has ``rows(tables)``, which returns the table rows that are drawn, with the panel's title in a column ``panel``. Where
 TITLE speaks of length, ``TITLE_BY`` is the title of the figure when responses are binned by another quantity;
-``{label}`` in it stands for the name of that quantity. ``draw_all`` draws all figures.
-"""
+``{label}`` in it stands for the name of that quantity. ``draw_all`` draws all figures."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ class DrawnFigure:
     """What became of one figure: its files and texts, or the reason why it was not drawn (``skipped``, "" if it was).
 
     ``name`` is the name of the files without their endings, from `file_name`. ``details`` is the caption's second
-    paragraph, ``numbers`` the path of a CSV file with the drawn rows.
-    """
+    paragraph, ``numbers`` the path of a CSV file with the drawn rows."""
 
     name: str
     title: str
@@ -55,16 +53,14 @@ def find_module(name: str) -> ModuleType:
 
 def file_name(module: str, tables: Tables) -> str:
     """Return the name, without endings, of the files of the figure ``module``, such as ``acceptance_by_length``. It is
-    ``acceptance-by-entropy`` for bins of entropy, ``acceptance_by_length-on-engine`` for the engine ratio E.
-    """
+    ``acceptance-by-entropy`` for bins of entropy, ``acceptance_by_length-on-engine`` for the engine ratio E."""
     name = module if tables.by_length else f"{module.removesuffix('_by_length')}-by-{tables.partition.slug}"
     return name if tables.on == "update" else f"{name}-on-{tables.on}"
 
 
 def heading(module: ModuleType, tables: Tables) -> str:
     """Return a figure's title: TITLE of its ``module``, or TITLE_BY for bins of another quantity than length. If the
-    tables are about another log-ratio than S, the title ends with the symbol of that log-ratio.
-    """
+    tables are about another log-ratio than S, the title ends with the symbol of that log-ratio."""
     title = module.TITLE
     if not tables.by_length:
         title = getattr(module, "TITLE_BY", title + " (bins: {label})").format(label=tables.partition.label)
@@ -79,7 +75,7 @@ def of_ratio(tables: Tables) -> str:
 
 
 def check_names(only: Sequence[str], modules: Sequence[str]) -> None:
-    """Raise UserError, with the nearest known name, if ``only`` has a figure's name that ``modules`` lacks."""
+    """Raise UserError, with the nearest known name, if ``only`` names a figure that is not among ``modules``."""
     from fspo.base.errors import unknown_name
 
     for name in only:
@@ -100,7 +96,7 @@ def draw_all(
     Parameters
     ----------
     tables : Tables
-        From ``figures.tables.load`` or ``figures.of_theory.numbers.theory_tables``.
+        The tables to draw, from ``figures.tables.load`` or ``figures.of_theory.numbers.theory_tables``.
     output : Path
         Folder for the files; made if missing.
     width : str
@@ -171,7 +167,8 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 
 def numbers_of(rows: Frame) -> Frame:
-    """Return the drawn ``rows`` for a CSV file: column ``panel`` first, no empty column, ``ALL_BINS`` for bin -1."""
+    """Return the drawn table ``rows`` for a CSV file: the column ``panel`` first, no empty column, the text
+    ``ALL_BINS`` for bin -1."""
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:
         rows = rows.assign(bin=[ALL_BINS if number < 0 else f"{number:g}" for number in rows["bin"]])

@@ -1,6 +1,5 @@
 """The command ``fspo demo``: simulate a sound training run and a faulty one, analyse their logs, and write a report
-with the doctor's diagnosis.
-"""
+with the doctor's diagnosis."""
 
 from __future__ import annotations
 
@@ -32,12 +31,11 @@ def build_parser() -> CommandParser:
 
 
 def simulate(run: Path, *, recomputed: bool) -> None:
-    """Simulate a run of the rule fspo and write its gradient log.
+    """Simulate a run of the rule fspo and write its gradient log into the run folder ``run``.
 
     Each token's log-ratio is a random walk: an update adds a normal step of mean -sigma^2 / 2 and standard deviation
     sigma, so that E[e^S] = 1 in the first epoch. It also raises S of each response that it trains on in proportion to
-    A. With ``recomputed`` the old log-probs are those of the present weights at each update, so that S is always 0.
-    """
+    A. With ``recomputed`` the old log-probs are those of the present weights at each update, so that S is always 0."""
     import numpy as np
 
     from fspo.advantages import advantages

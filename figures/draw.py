@@ -23,13 +23,13 @@ ENDS = ("ci_low", "ci_high")
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Return ``ax``; if it is None, the axes of a new figure."""
+    """Return ``ax``; if it is None, make a new figure and return its axes."""
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
 def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
-    """Draw a vertical bar for each row: at its ``x``, between its two ``ends`` (columns) if both are finite, in
-    ``color`` (one for all rows, or one for each)."""
+    """Draw a vertical bar for each table row of ``data``: at the value of its column ``x``, between those of its two
+    columns ``ends`` if both are finite, in ``color`` (one for all bars, or one for each)."""
     told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
     part = data[told]
     colors: Any = color if isinstance(color, str) else np.asarray(color)[told]
@@ -70,7 +70,7 @@ def curves(
     marks, lines : bool
         Whether points have markers, and whether a line joins them.
     step, partition : float, Partition
-        Distance between the points of two rules in one bin, and what responses are binned by; see `beside`.
+        By how much the points of two rules in one bin are moved apart (`beside`), and what responses are binned by.
     look
         Further properties of the lines, as Matplotlib names them.
     """
@@ -99,8 +99,7 @@ def curves(
 
 def cloud(data: Frame, ax: Axes, *, x: str, y: str, hue: str, known: Mapping[str, Look], **look: Any) -> None:
     """Draw a table's column ``y`` over ``x``: a small point for each row. ``known`` gives each value of the column
-    ``hue`` its colour and marker; ``look`` holds further properties of the points, as Matplotlib names them.
-    """
+    ``hue`` its colour and marker; ``look`` holds further properties of the points, as Matplotlib names them."""
     here = [value for value in known if (data[hue] == value).any()]
     sns.scatterplot(
         data, x=x, y=y, hue=hue, style=hue, style_order=here, palette={value: known[value].color for value in here},
@@ -182,8 +181,7 @@ def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
     """Draw the column ``x`` as dots: each rule has a row of the panel, and in it one dot for each treatment outside the
-    band (drop, mask, truncate, cap) that the column ``outside`` names. ``more`` are further arguments of `dots`.
-    """
+    band (drop, mask, truncate, cap) that the column ``outside`` names. ``more`` are further arguments of `dots`."""
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
     ax = dots(data, ax, rows=rules, row="rule", x=x, by="outside", order=here, mapped=mapped, **more)
@@ -202,8 +200,8 @@ def spread(count: int, step: float) -> NDArray[np.float64]:
 
 
 def beside(values: ArrayLike, offset: ArrayLike, partition: Partition = LENGTH) -> NDArray[np.float64]:
-    """Return ``values``, the bins' places on the axis, shifted so that points of several rules stand side by side: bins
-    of length are multiplied by 2^offset, to others offset / 5 of the distance from first to last bin is added.
+    """Return the places of bins on the axis, ``values``, moved so that the points of several rules stand side by side:
+    for bins of length they are multiplied by 2^offset; else offset / 5 of the distance from first to last bin is added.
     """
     values, offset = np.asarray(values, float), np.asarray(offset, float)
     return values * 2.0**offset if partition == LENGTH else values + offset * float(np.ptp(values)) / 5

@@ -15,14 +15,15 @@ from figures.tables import REFERENCES, Frame, split
 
 
 def key(color: str = "#444444", marker: str | None = None, **look: Any) -> Line2D:
-    """Return a legend's mark of a colour and marker, with further properties ``look`` of a Line2D. It has no line
+    """Return a mark for a legend: a Line2D of a colour and a marker, with further properties ``look``. It has no line
     unless ``linestyle`` is given."""
     properties: dict[str, Any] = {"linestyle": "none"} | look
     return Line2D([], [], color=color, marker=marker, **properties)
 
 
 def rule_keys(known: Mapping[str, Look], lines: bool = True) -> dict[str, Line2D]:
-    """Return a legend's marks of the rules ``known`` by label: colour, marker and, if ``lines``, line style."""
+    """Return a legend's marks by label, one for each rule in ``known``, which maps rules to their looks: colour, marker
+    and, if ``lines``, line style."""
     return {
         rule_label(rule): key(k.color, k.marker, linestyle=k.linestyle if lines else "none")
         for rule, k in known.items()
@@ -53,11 +54,11 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its ``panels`` axes, which stand in rows of at most ``most`` (or of ``columns``, if given).
+    """Return a figure and its ``panels`` axes, placed in a grid with at most ``most`` (or exactly ``columns``, if
+    given) beside each other.
 
-    ``legend`` maps labels to the marks of one legend above the axes. A row of panels is ``panel_height`` inches high,
-    plus its number in ``heights`` if these are set. ``options`` go to Matplotlib's ``subplots``.
-    """
+    ``legend`` maps labels to the marks of one legend above the axes. A line of panels is ``panel_height`` inches high,
+    plus its number in ``heights`` if these are set. ``options`` go to Matplotlib's ``subplots``."""
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)
@@ -90,13 +91,13 @@ def facets(
     Parameters
     ----------
     panels : mapping
-        Rows of each panel by its title.
+        The table rows that each panel shows, by its title.
     height : float
         Height of a panel, in inches.
     legend : mapping
         Marks of the legend by label.
     left, options
-        The y label of the first panel in each row; further arguments of `panel_grid`.
+        The y label of the leftmost panels; further arguments of `panel_grid`.
     """
     figure, axes = panel_grid(style, len(panels), height, legend, **options)
     for ax, (title, part) in zip(axes, panels.items(), strict=True):
@@ -125,20 +126,24 @@ def matrix(
     narrow: int = 2,
     sharex: Any = False,
 ) -> Figure:
-    """Return a figure with a row of panels for each value of the column ``panel``, and in each row a panel for each
-    value of ``column`` that ``names`` maps to a title. A panel without rows of ``found`` is left out.
+    """Return a figure with a grid of panels: one line of panels for each value of the column ``panel`` of ``found``,
+    and in a line one panel for each value of ``column``, under the title to which ``names`` maps it. A panel to which
+    no table row belongs is left out.
 
     Parameters
     ----------
+    found : DataFrame
+        The table rows to draw.
     plot : function
-        Draws one panel: it takes the table rows of the panel, the rules, each of which gets one row of the panel, and
-        the axes.
+        Draws one panel, called as ``plot(part, rules, axes)``: ``part`` holds the panel's table rows, ``rules`` are the
+        names of all rules in its line of panels, which it must place below each other in this order, and ``axes`` is
+        where to draw.
     label : str
-        Label of the x axes below.
+        Label of the x axes of the lowest panels.
     legend : mapping
         Marks of the legend by label.
     height : float
-        Height of one rule's row, in inches.
+        Height that a panel has for each rule, in inches.
     narrow, sharex
         Largest number of panels beside each other in a narrow figure; which panels share an x axis, as in Matplotlib.
     """

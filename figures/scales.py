@@ -15,7 +15,8 @@ from analysis.log.partition import LENGTH, Partition
 
 
 def plain(value: float, _: int = 0) -> str:
-    """Return a tick's number as text, with few digits and no power of ten."""
+    """Return the number at a tick as text, with few digits and no power of ten. The second argument, which Matplotlib
+    passes, is not used."""
     return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 

@@ -70,10 +70,10 @@ GREY, PALE = "#6a6a6a", "#9a9a9a"
 
 
 def looks(rules: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each rule, in the order in which figures list rules: those of ``LOOKS`` first.
+    """Return the look (colour, marker, line style) of each rule by name, in the order in which figures list rules:
+    those of ``LOOKS`` first.
 
-    Another rule gets a spare look that depends on its name alone, unless a rule of the same figure has it already.
-    """
+    Another rule gets a spare look that depends on its name alone, unless a rule of the same figure has it already."""
     found: dict[str, Look] = {}
     names = set(rules)
     known = LOOKS | {name: LOOKS[alike] for name, alike in OF_SHAPES.items()}
@@ -88,7 +88,7 @@ def looks(rules: Iterable[str]) -> dict[str, Look]:
 
 
 def rule_label(rule: str) -> str:
-    """Return a rule's name as printed in a figure."""
+    """Return the name under which a rule is printed in a figure."""
     return RANDOM_LABEL if rule == "random" else rule
 
 

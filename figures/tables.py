@@ -53,7 +53,7 @@ class Tables:
     partition : Partition
         What responses are binned by.
     on : str
-        The log-ratio that the tables are about (``fspo.rules.Ratio``).
+        The log-ratio that the tables are about: "update" (S), "engine" (E) or "behaviour" (D + E).
     """
 
     frames: dict[str, Frame]
@@ -68,7 +68,8 @@ class Tables:
 
     @property
     def math(self) -> str:
-        """How axis labels write this log-ratio, between dollar signs."""
+        """How axis labels write the log-ratio that the tables are about, in Matplotlib's notation between dollar
+        signs."""
         return WORDS[self.on].math
 
     @property
@@ -82,7 +83,7 @@ class Tables:
         return "length" if self.by_length else f"“{self.partition.label}”"
 
     def only_by_length(self, why: str) -> None:
-        """Raise NothingToDraw(why) unless responses are binned by length."""
+        """Raise NothingToDraw, whose message is ``why``, unless responses are binned by length."""
         if not self.by_length:
             raise NothingToDraw(why)
 
@@ -162,7 +163,7 @@ def prefer(frame: Frame, column: str, *values: str | float) -> Frame:
 
 
 def need(frame: Frame, why: str) -> Frame:
-    """Return the frame if it has rows, else raise NothingToDraw(why)."""
+    """Return the table ``frame`` if it has rows, else raise NothingToDraw, whose message is ``why``."""
     if frame.empty:
         raise NothingToDraw(why)
     return frame
@@ -207,10 +208,10 @@ def shared_log(frame: Frame) -> Frame:
 def views(frame: Frame) -> Frame:
     """Return the rows of a table that compare rules, panel by panel, with the panel's title in a new column ``panel``.
 
-    There is one panel for each target acceptance, with all rules on one run's log; if no rule was matched to a target,
-    one panel with all rules at their presets' ranges. A last panel shows each run's own rule, as it trained, on the
-    run's own log. The new column ``log`` is the run on whose log a panel compares rules; it is "" in the last panel.
-    """
+    There is one panel for each target acceptance, with all rules on one run's log; if no rule has a range that meets a
+    target, one panel with all rules at their presets' ranges. A last panel shows each run's own rule, as it trained, on
+    the run's own log. The new column ``log`` is the run on whose log a panel compares rules; it is "" in the last
+    panel."""
     frame = frame[frame["rule"] != "none"]
     matched, given = (frame[frame["source"] == source] for source in ("matched", "given"))
     found: list[Frame] = []
@@ -279,5 +280,5 @@ def count_words(counts: Frame) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a short percentage."""
+    """Return a share as text in percent, with few digits."""
     return f"{100 * share:.3g} %"

@@ -8,8 +8,7 @@ def graded(response: str, answer: str) -> float:
     share of the answer's numbers that stand before the first mistake, plus 1/2 if the response is the answer and
     nothing else.
 
-    Responses to one prompt then rarely have equal rewards, so that nearly every update has a gradient.
-    """
+    Responses to one prompt then rarely have equal rewards, so that nearly every update has a gradient."""
     given, wanted = response.split(), answer.split()
     wrong = [i for i, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b]
     right = wrong[0] if wrong else min(len(given), len(wanted))

@@ -6,8 +6,7 @@ In a simulated log each prompt shifts the length and the acceptance of all its r
 log-length lies between prompts, and two responses to one prompt have correlated acceptances. The acceptance of each bin
 is set, so the true LRE and the true acceptances are known. An interval of LRE or of a slope is given where at least 10
 prompts have a clipped response. The command ends with status 1 if an interval holds in less than 93 % of the logs, by
-more than two Monte Carlo errors, in a design of which at least 100 logs have one.
-"""
+more than two Monte Carlo errors, in a design of which at least 100 logs have one."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ SLOPE = 0.02
 
 @dataclass(frozen=True)
 class Design:
-    """One design of simulated logs."""
+    """A kind of simulated log: its numbers of prompts, responses to each and bins of length, the bins' shares, and how
+    acceptance depends on the bin and on the prompt."""
 
     prompts: Annotated[int, "prompts of a log"]
     responses: Annotated[int, "responses to each prompt"]
@@ -56,7 +56,7 @@ class Design:
     lre: Annotated[float, "true LRE_2"]
 
     def shares(self) -> Floats:
-        """Return each bin's share of the responses (K,)."""
+        """Return the share of responses that each bin has, (K,)."""
         p = np.ones(self.bins) if self.equal else 0.75 ** np.arange(self.bins)
         return p / p.sum()
 
@@ -90,7 +90,8 @@ def effects(rng: np.random.Generator, design: Design, share: float) -> Floats:
 
 
 def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
-    """Simulate a log; return for each response (N,) whether it is accepted, its prompt and its bin."""
+    """Simulate a log of the design; return for each response (N,) whether it is accepted (1 or 0), its prompt and its
+    bin."""
     bins = np.searchsorted(special.ndtri(np.cumsum(design.shares())[:-1]), effects(rng, design, LENGTH_SHARE))
     latent = effects(rng, design, design.correlation)
     accepted = latent <= special.ndtri(design.acceptance())[bins]
@@ -113,8 +114,7 @@ def simulate(design: Design, number: int) -> dict[str, float]:
     """Simulate ``number`` logs of a design. Return, by column of the table, the share of logs with an interval of LRE,
     and of all intervals of each kind the share that holds the truth.
 
-    Where bins of few prompts are left out of LRE, the truth is that of the other bins.
-    """
+    Where bins of few prompts are left out of LRE, the truth is that of the other bins."""
     rng = np.random.default_rng([SEED, zlib.crc32(repr(astuple(design)).encode())])
     p, a = design.shares(), design.acceptance()
     held: dict[str, list[bool]] = {name: [] for name in ("LRE_2", "LRE_inf", "LRE_1", "acceptance", "trend")}

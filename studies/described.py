@@ -2,8 +2,7 @@
 
 `describe` gives rows for the three tables of `studies.findings` that have one row a seed: numbers (long form), clip
 rates by length, and rollouts. Unless a number says otherwise, it is of responses with A != 0 in the first epoch, after
-an update, and each rule's range is set on the log for each number of updates since the rollout.
-"""
+an update, and each rule's range is set on the log for each number of updates since the rollout."""
 
 from __future__ import annotations
 
@@ -90,7 +89,8 @@ Found = tuple[str, str, str, str, float]
 
 
 def of_ranges(rows: Rows) -> Iterator[Found]:
-    """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip."""
+    """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip; ``rows`` have A
+    != 0."""
     tried = [(name, "default", preset(name).rule) for name in COMPARED]
     for name, (letter, ranges) in VARIED.items():
         rule = preset(name).rule
@@ -107,8 +107,7 @@ def of_ranges(rows: Rows) -> Iterator[Found]:
 def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
     """Yield slopes over all responses, both signs' clip rates at equal ranges, and fair exponents.
 
-    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0.
-    """
+    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0."""
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             setting, rule = f"{clip_rate:.0%}", preset(name).rule
@@ -127,8 +126,7 @@ def of_centres(rows: Rows, every: Rows) -> Iterator[Found]:
     """Yield the slopes of fspo's clip rate under three centres of its band: 0, the drift kl, and the fair centre of
     each bin of length (T6), estimated from the mean weight and the variance of S there.
 
-    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0.
-    """
+    ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0."""
     fair = np.zeros(len(rows))
     for low, high in pairwise(EDGES):
         of_bin = every.S[(every.length >= low) & (every.length < high)]
@@ -148,8 +146,7 @@ def of_strata(run: Run, rows: Rows) -> Iterator[Found]:
     The loss of an update is the mean of (M / a - 1) w A psi, with M the rule's multiplier and a its mean; between
     strata it is the mean of (a_s / a - 1) w A psi, a_s the mean of M in the response's stratum (T8). Rates are those of
     the run's first epoch. Squared norms are means over pairs of different prompts of one update, which chance does not
-    raise, and are added up over the scored updates.
-    """
+    raise, and are added up over the scored updates."""
     length, sign = np.digitize(rows.length, EDGES[1:-1]), (rows.A > 0).astype(int)
     strata = {"length": length, "sign": sign, "length and sign": 2 * length + sign}
     known, losses = row_names(rows.rollout, rows.step, rows.response), {}
@@ -185,8 +182,7 @@ def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[
 def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
     """Yield numbers from the tables of an analysis: how S spreads and drifts, the LRE, and what clipping does to the
     direction of the update, where scores are logged. By bin of length: the log cap on weights of least error (T11),
-    rloo's and fspo's upper edge at its default range, and how far the bin's update is aligned with the other bins'.
-    """
+    rloo's and fspo's upper edge at its default range, and how far the bin's update is aligned with the other bins'."""
     signs = {"all": "A != 0", "negative": "A < 0", "positive": "A > 0"}
     for row in tables["scaling"].query("use == 'first' and subset == 'nonzero'").itertuples():
         yield "exponent of the spread", signs[row.sign], "", "", row.slope_2H / 2
@@ -236,7 +232,7 @@ def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, in
 
 
 def of_trained(rows: Rows) -> Iterator[Found]:
-    """Yield how often a run that clips has clipped: by epoch and by sign."""
+    """Yield how often the rule that trained a run clipped its responses ``rows``: by epoch and by the sign of A."""
     some = rows.take((rows.updates > 0) & (rows.A != 0))
     cut = some.side != 0
     for words, which in (("first epoch", some.used == 0), ("later epochs", some.used > 0)):

@@ -87,7 +87,7 @@ SHORT, SEEDS, FIRST_OF_POWER = SimulatedRun(engine=0.01, rollouts=6), 20, 8000
 
 
 class ErrorRate(NamedTuple):
-    """A row of the table."""
+    """A row of the table: how often the doctor notices one kind of thing in a number of logs."""
 
     part: Annotated[str, "false_alarms, spoilt or power"]
     case: Annotated[str, "the check with the kind of its sound runs, or the defect"]
@@ -121,12 +121,13 @@ def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
 
 @cache
 def said(run: Path) -> Counter[tuple[str, str]]:
-    """Return the doctor's issues about a run: check and severity, each once."""
+    """Return the doctor's issues about the run folder ``run``, as pairs of check and severity, each counted once."""
     return Counter({(a.id, (a.severity or Severity.INFO).label) for a in examine(run).issues})
 
 
 def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
-    """Yield, for each log of ``bases`` after ``change`` with its seed, the issues of checks that found none before."""
+    """Yield, for each log of ``bases`` after ``change``, which spoils it at random by its seed, the issues of those
+    checks that found none before."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +155,7 @@ def power(folder: Path) -> Iterator[ErrorRate]:
 
 
 def main() -> None:
-    """Compute the table."""
+    """Compute the table of the doctor's errors and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, help="folder of the trained sound runs")
     trained = train_missing(parser.parse_args().runs)

@@ -55,7 +55,7 @@ DIGITS = ".6g"
 
 
 def read(folder: Path) -> dict[str, Frame]:
-    """Return the tables that a folder holds, empty where it lacks one."""
+    """Return by name the tables that a folder of results holds, empty where it lacks one."""
     found = {}
     for name, row in TABLES.items():
         path = folder / f"{name}.csv"
@@ -304,7 +304,7 @@ def publish(tables: dict[str, Frame], folder: Path) -> None:
 
 
 def write(table: Frame, path: Path) -> None:
-    """Write a table as CSV, whole or not at all."""
+    """Write a table as a CSV file, whole or not at all."""
     with whole_file(path) as part:
         table.to_csv(part, index=False, float_format=f"%{DIGITS}")
 

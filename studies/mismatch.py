@@ -34,7 +34,8 @@ MASKED = f"rule in {MASKS} and outside == 'mask' and source == 'matched'"
 
 
 class Source(NamedTuple):
-    """A training run whose responses are drawn from another distribution than the trainer's policy."""
+    """A training run whose responses are drawn from another distribution than the trainer's policy: its name in the
+    table, the log-ratio in which the difference lies, and the first rollout that is analysed."""
 
     text: Annotated[str, "name in the table"]
     on: Annotated[Ratio, "log-ratio in which the mismatch lies: engine (E) or behaviour (D + E)"]
@@ -78,7 +79,7 @@ three describe the log-ratio; the others say what a correction of `MASKS` does a
 
 
 class MismatchRow(NamedTuple):
-    """A row of the table."""
+    """A row of the table: one quantity of one run, under one correction or none, with its interval."""
 
     source: Annotated[str, "the run and its log-ratio"]
     quantity: Annotated[str, "a name in `QUANTITIES`"]
@@ -91,7 +92,8 @@ class MismatchRow(NamedTuple):
 
 
 def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
-    """Yield the table's rows about a run, which it calls ``text``: its log-ratio ``on`` and the corrections of it."""
+    """Yield the table's rows about the run folder ``run``, which it calls ``text``: quantities of its log-ratio ``on``
+    and of the corrections of it."""
     tables = analyse(run, edges=EDGES, on=on)
     for name, (table, where, column, of) in QUANTITIES.items():
         prefix = "" if column in ("estimate", "slope") else f"{column}_"

@@ -67,7 +67,8 @@ def write_task(path: Path, seed: int) -> None:
 
 
 def with_line_end(model: Path, folder: Path) -> Path:
-    """Make a folder that links to the model's files, with the line end among the end tokens; return it."""
+    """Make a folder that links to the files of the model folder ``model``, with the line end among the end tokens;
+    return it."""
     if not folder.exists():
         own = shutil.ignore_patterns("generation_config.json")
         shutil.copytree(model.resolve(), folder, ignore=own, copy_function=os.symlink)
@@ -85,7 +86,7 @@ def planned_runs(output: Path) -> Iterator[PlannedRun]:
 
 
 def train(run: PlannedRun, model: Path, threads: int) -> None:
-    """Train a run, unless it is done."""
+    """Train a run of the pretrained model in the folder ``model`` with ``threads`` threads, unless it is done."""
     folder = run.job.run
     task = folder.parent / f"counting-seed{run.seed}.jsonl"
     if (folder / MODEL).exists():
@@ -100,7 +101,7 @@ def train(run: PlannedRun, model: Path, threads: int) -> None:
 
 
 def main() -> int:
-    """Train the runs that are missing."""
+    """Train those runs of the pretrained model that are missing."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the runs")

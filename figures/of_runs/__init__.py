@@ -1,6 +1,5 @@
 """Figures drawn from the tables of runs, one module for each. The module ``acceptance_series`` draws no figure: it
-makes tables for ``acceptance_by_length``.
-"""
+makes tables for ``acceptance_by_length``."""
 
 FIGURES = (
     "acceptance_by_length",

@@ -50,11 +50,11 @@ FLOOR_LOOK: dict[str, Any] = {"color": GREY, "marker": "_", "markersize": 5, "li
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the table rows that give band acceptance, over all responses in the first epoch, by bin and over all bins.
+    """Return the rows of table ``acceptance`` that give band acceptance, over all responses in the first epoch, by bin
+    and over all bins.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained.
-    """
+    further panel shows the rules with which the runs were trained."""
     found = tables["acceptance"]
     found = first_use(prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
     found = views(need(found, "no rows of band acceptance"))
@@ -77,8 +77,7 @@ def plot_acceptance(
     """Draw acceptance against length for several rules: measured points with intervals side by side.
 
     ``data`` has the columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low`` and ``ci_high``, a row for each
-    bin of ``partition``. ``theory`` is a table of `theory_rows`, ``noise`` one of `floors`.
-    """
+    bin of ``partition``. ``theory`` is a table of `theory_rows`, ``noise`` one of `floors`."""
     ax, known = draw.new_axes(ax), looks(data["rule"])
     if theory is not None and len(theory):
         draw.curves(theory, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)

@@ -41,7 +41,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
-    """Return each bin's name: its range, in tokens if ``by_length``; only its number if the runs' bins differ."""
+    """Return a name by number of each bin: its range, in tokens if ``by_length``; or only the number if the runs' bins
+    differ."""
     bins = found[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if bins["bin"].is_unique:
         ranges = {int(b): (lo, hi) for b, lo, hi in bins.itertuples(index=False)}
@@ -60,7 +61,8 @@ def shown(found: Frame, by_length: bool = True) -> Frame:
 
 
 def bin_looks(data: Frame) -> dict[str, Look]:
-    """Return a look for each bin's ``label``, dark and solid for the first bin, pale and dotted for the last."""
+    """Return a look by name of each bin (column ``label``): dark and solid for the first, pale and dotted for the
+    last."""
     labels = list(dict.fromkeys(data.sort_values("bin")["label"]))
     colors = sns.color_palette("viridis", len(labels) + 1)
     looks_of = zip(labels, colors, ("o", "s", "^"), DASHES, strict=False)

@@ -40,13 +40,12 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: str = "estimate") -> Axes:
-    """Draw cosines with intervals: a row for each rule, with drop, truncate and cap below each other in it. A dashed
-    line marks the cosine when as many responses are dropped at random.
+    """Draw cosines with intervals: the rules stand below each other, each with drop, truncate and cap below each other.
+    A dashed line marks the cosine when as many responses are dropped at random.
 
     ``data`` has the columns ``rule`` ("random" for random drops), ``outside``, ``log`` (the run on whose log rules are
     compared, else ""), and the cosine in the column ``part``, with its interval: "estimate" over all lengths, or
-    "worst_bin" in the bin where it is least.
-    """
+    "worst_bin" in the bin where it is least."""
     random = data["rule"] == "random"
     ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])
     for value in data.loc[random & (data["log"] != ""), part].dropna().iloc[:1]:

@@ -25,7 +25,8 @@ LOOKS = SIGNS | {"all": ("both signs", *SIGNS["all"][1:])}
 
 
 def rows(tables: Tables) -> Frame:
-    """Return for each clip rate the rows of table ``scaling`` for A != 0, with the fair exponent as ``exponent``."""
+    """Return for each clip rate the rows of table ``scaling`` for A != 0, with the fair exponent in the column
+    ``exponent``."""
     tables.only_by_length("it has no bins: draw it without --by")
     found = first_use(tables["scaling"])
     found = found[(found["subset"] == "nonzero") & found["sign"].isin(list(LOOKS))]
@@ -58,7 +59,7 @@ def plot_fair_exponents(data: Frame, rules: list[str], ax: Axes | None = None) -
 
 
 def caption(tables: Tables) -> str:
-    """Return the caption, with the clip rates and the number of responses."""
+    """Return the caption of the figure of fair exponents, with the clip rates and the number of responses."""
     found = rows(tables)
     rates = " and ".join(rate.removesuffix(" clipped") for rate in found["panel"].unique())
     return CAPTION.format(rates=rates, n=count_words(found.loc[found["sign"] == "all", "count"]))
@@ -66,7 +67,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw a panel for each clip rate, with a row for each rule that trained."""
+    """Draw the fair exponents in a panel for each clip rate, in which the rules that trained stand below each other
+    (T10)."""
     found = rows(tables)
     rules, panels = list(looks(found["trained_rule"])), list(found["panel"].unique())
     legend = {words: layout.key(c, m) for sign, (words, c, m) in LOOKS.items() if (found["sign"] == sign).any()}

@@ -47,11 +47,10 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_lre(data: Frame, rules: Sequence[str], panels: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw LRE as dots with intervals, in one row for each rule. A row has a dot for each of ``panels`` (target
+    """Draw LRE as dots with intervals: the rules stand below each other, each with a dot for each of ``panels`` (target
     acceptances, or the runs' own rules), from top to bottom.
 
-    ``data`` has the columns ``rule``, ``panel`` (one of ``panels``), ``estimate``, ``ci_low`` and ``ci_high``.
-    """
+    ``data`` has the columns ``rule``, ``panel`` (one of ``panels``), ``estimate``, ``ci_low`` and ``ci_high``."""
     shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}
     mapped: dict[str, Any] = {"color": ("rule", {rule: look.color for rule, look in looks(rules).items()})}
     mapped |= {"marker": ("panel", {p: marker for p, (marker, _) in shapes.items()})}
@@ -72,7 +71,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw LRE by rule: a column for each kind of acceptance, a row of panels each for LRE_2 and LRE_inf."""
+    """Draw LRE by rule: panels of LRE_2 above those of LRE_inf, and beside each other one for each kind of
+    acceptance."""
     found = rows(tables)
     panels = list(dict.fromkeys(found["panel"]))
     shapes = {panel: VIEW_MARKERS[i % len(VIEW_MARKERS)] for i, panel in enumerate(panels)}

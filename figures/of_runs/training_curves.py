@@ -25,8 +25,8 @@ PANELS = {
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows of table ``training`` for reward, held-out reward and response length, a panel for each. Where a
-    standard error was logged, ``low`` and ``high`` are the value less and plus one standard error.
+    """Return the rows of table ``training`` for reward, held-out reward and response length, each named in the column
+    ``panel``. Where a standard error was logged, ``low`` and ``high`` are the value less and plus one standard error.
     """
     tables.only_by_length("it has no bins: draw it without --by")
     if tables.on != "update":

@@ -30,7 +30,7 @@ def _usual(found: Frame) -> Frame:
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the variances of S by length bin of every run."""
+    """Return the rows of table ``moments`` with the variance of S in each length bin of every run."""
     tables.only_by_length("the growth of Var(S) is about length: draw it without --by")
     found = _usual(tables["moments"])
     found = need(found[(found["bin"] >= 0) & (found["var_S"] > 0)], "no length bin with a positive variance of S")

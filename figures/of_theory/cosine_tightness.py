@@ -32,7 +32,8 @@ SMALLEST = 1e-4
 
 
 def clouds(tables: Tables) -> Frame:
-    """Return the table's rows where the cosine lemma gives a bound (rho < 1, T7), in drawing order."""
+    """Return the rows of table ``cosine_tightness`` where the cosine lemma gives a bound (rho < 1, T7), in drawing
+    order."""
     table = tables["cosine_tightness"]
     found = table[table["source"].isin(list(SOURCES)) & table["rho"].between(SMALLEST, 1.0, inclusive="left")]
     found = need(found, "no strata with a guarantee (rho < 1)")

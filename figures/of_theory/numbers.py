@@ -50,9 +50,8 @@ EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5
 
 
 def matched_rule(name: str, mu: float) -> tuple[Rule, float]:
-    """Return a preset's rule, its range scaled so that the band acceptance, averaged over ``LENGTHS``, is
-    ``ACCEPTANCE``; and the centre of its band per token. S given the length L is N(mu L, SIGMA^2 L).
-    """
+    """Return the rule of the preset ``name``, its range scaled so that the band acceptance, averaged over ``LENGTHS``,
+    is ``ACCEPTANCE``; and the drift of its band, nats per token. S given the length L is N(mu L, SIGMA^2 L)."""
     base = preset(name).rule
     m = base.centre(matching_means(GaussianTokens(mu, SIGMA))) if base.needs_stats else 0.0
 
@@ -185,8 +184,7 @@ TABLES: dict[str, Callable[[np.random.Generator, int], Iterator[Row]]] = {
 
 
 def theory_tables(only: Sequence[str] = (), draws: int = DRAWS) -> Tables:
-    """Compute the tables of the figures named in ``only``, or of all. Each has a random stream of its own; the same
-    ``draws`` give the same numbers.
-    """
+    """Compute the tables of the theory's figures that are named in ``only``, or of all. ``draws`` is the size of a
+    simulation. Each table has a random stream of its own; the same ``draws`` give the same numbers."""
     chosen = {name: rows for name, rows in TABLES.items() if not only or name in only}
     return Tables({name: pd.DataFrame(rows(generator(0, name, "curve"), draws)) for name, rows in chosen.items()})

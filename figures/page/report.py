@@ -1,8 +1,7 @@
 """Write ``report.html``: one static page about analysed runs, or about a reproduction. It needs nothing but itself.
 
 The page begins with three sentences (figures/page/story.py), then has the claims, and four sections with figures. The
-figures are those of ``fspo figures``, whose files lie beside the page.
-"""
+figures are those of ``fspo figures``, whose files lie beside the page."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def write_report(
     diagnoses : sequence of mappings
         The doctor's answers about the runs, as `fspo doctor --json` writes them.
     folder, captions
-        Folder of the runs' figures, and the rows of its captions.json.
+        Folder of the runs' figures, and its captions.json as a list of mappings.
     claims, parts : sequence of mappings
         Rows of claims.csv and parts.csv of a reproduction.
     checks, provenance : mapping, optional
@@ -118,8 +117,7 @@ def write_report(
 def warnings(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the analysis's warnings about each run, and the parts of its log that could not be read, one line each.
 
-    ``summaries`` holds the contents of summary.json by the run's name.
-    """
+    ``summaries`` holds the contents of summary.json by the run's name."""
     return [f"{run}: {line}" for run, of in summaries.items() for line in (*of["damage"], *of["warnings"])]
 
 
@@ -140,7 +138,7 @@ def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def run_row(run: Path) -> Row:
-    """Return a table row for one run: its rollouts, and its first and last training rewards."""
+    """Return a row of the page's table of runs for a run folder: its rollouts, its first and last training reward."""
     rewards = [row.get("reward") for row in MetricsFile(run).of_phase("train")]
     first, last = (rewards[0], rewards[-1]) if rewards else (None, None)
     return {"run": run.name, "rollouts": len(rewards), "first reward": first, "last reward": last}
@@ -156,7 +154,8 @@ def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> st
 
 
 def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure of a row of captions.json as values for the template: texts, PNG image, first numbers.
+    """Return a figure in ``folder`` as values for the page's template: its texts from ``caption`` (one mapping of
+    captions.json), its PNG image and its first numbers.
 
     Raises
     ------
@@ -177,10 +176,10 @@ def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table(heading: str, rows: Sequence[Mapping[str, Any]], left: str = "", most: int = MOST_ROWS) -> dict[str, Any]:
-    """Return a table as values for the page's template; columns are the rows' keys, in order of first appearance.
+    """Return a table with a heading as values for the page's template; columns are the rows' keys, in order of first
+    appearance.
 
-    ``left`` is said where the page shows only the first ``most`` rows.
-    """
+    If there are more than ``most`` rows, only the first ``most`` are shown, and the sentence ``left`` below them."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     numeric = [any(_is_number(row.get(n)) for row in rows) for n in names]
     return {

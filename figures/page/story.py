@@ -16,13 +16,15 @@ MOST = 3
 
 
 def sentences(tables: Mapping[str, Frame], diagnoses: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the sentences, from the stacked tables acceptance and cosine of the runs and the doctor's answers."""
+    """Return the report's first sentences, from the runs' tables acceptance and cosine, each with the rows of all runs,
+    and from the doctor's answers."""
     own, compared = as_trained(tables["acceptance"]), at_equal_rates(tables["acceptance"])
     return [" ".join(filter(None, (own, compared))), direction(tables["cosine"]), health(diagnoses)]
 
 
 def as_trained(acceptance: Frame) -> str:
-    """Say how often each rule that trained a run clips its shortest and its longest responses; "" if no run says."""
+    """Return a sentence on how often each rule that trained a run clips its shortest and its longest responses; "" if
+    no run says."""
     rows = _by_length(acceptance)
     if rows.empty:
         return ""
@@ -40,8 +42,8 @@ def as_trained(acceptance: Frame) -> str:
 
 
 def at_equal_rates(acceptance: Frame) -> str:
-    """Say how often each rule that the paper compares clips the shortest and the longest responses of one run, with
-    ranges at which all rules have an equal clip rate."""
+    """Return a sentence on how often each rule that the paper compares clips the shortest and the longest responses of
+    one run, with ranges at which all rules have an equal clip rate."""
     rows, where = _matched(_by_length(acceptance))
     parts = {rule: own.drop_duplicates("bin").set_index("bin") for rule, own in _by_rule(rows)}
     rates = pd.DataFrame({rule: own["estimate"] for rule, own in parts.items()}).dropna(axis=1, how="all").dropna()
@@ -56,7 +58,7 @@ def at_equal_rates(acceptance: Frame) -> str:
 
 
 def direction(cosine: Frame) -> str:
-    """Say the cosine of the clipped with the unclipped policy gradient under each rule that the paper compares."""
+    """Return a sentence with the cosine of clipped and unclipped gradient under each rule that the paper compares."""
     if cosine.empty:
         return "The direction of the update is not known: the log has no scores (--log.score-every 1 writes them)."
     rows = cosine[(cosine["bin"] < 0) & (cosine["rule"] != "random")]
@@ -72,7 +74,7 @@ def direction(cosine: Frame) -> str:
 
 
 def health(diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    """Say which issues the doctor found, each with its fix; or that the runs are sound."""
+    """Return a text that says which issues the doctor found, each with its fix; or that the runs are sound."""
     found = [(Path(run["run"]).name, answer) for run in diagnoses for answer in run["issues"]]
     if not found:
         return f"Health checks: sound ({sum(len(run['clear']) for run in diagnoses)} checks without an issue)."
@@ -96,8 +98,7 @@ def _by_length(acceptance: Frame) -> Frame:
 
 def _matched(rows: Frame) -> tuple[Frame, str]:
     """Return the rows of one run's log in which all rules are matched to the lowest clip rate, and the words with which
-    a sentence about these rows begins.
-    """
+    a sentence about these rows begins."""
     rows = rows if rows.empty else rows[rows["source"] == "matched"]
     if rows.empty:
         return rows, ""
