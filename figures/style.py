@@ -180,13 +180,14 @@ def styled(figure: Callable[[Any, Style], Figure]) -> Callable[[Any, Style], Fig
 def save(figure: Figure, folder: Path, name: str, style: Style) -> list[Path]:
     """Write ``name.pdf`` and ``name.png`` (300 dpi) into ``folder``, and return their paths. The same figure gives the
     same bytes; a file appears only when it is complete."""
-    written = []
     metadata: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+    paths = {kind: folder / f"{name}.{kind}" for kind in metadata}
     with style.context():
-        for kind, fields in metadata.items():
-            path = folder / f"{name}.{kind}"
+        figure.set_dpi(DPI)
+        if engine := figure.get_layout_engine():  # it runs once for both: savefig would draw the figure to run it
+            engine.execute(figure)
+        figure.set_layout_engine(None)
+        for kind, path in paths.items():
             with whole_file(path) as part:
-                figure.savefig(part, format=kind, dpi=DPI, metadata=fields)
-            figure.set_layout_engine(None)  # the first file's layout serves the second, and is not computed again
-            written.append(path)
-    return written
+                figure.savefig(part, format=kind, dpi=DPI, metadata=metadata[kind])
+    return list(paths.values())

@@ -7,6 +7,7 @@ from typing import get_args
 
 import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 
 from figures.of_runs.acceptance_by_length import figure
 from figures.style import DPI, LOOKS, OUTSIDE_COLORS, OUTSIDE_MARKERS, WIDTHS, Style, looks, save
@@ -42,11 +43,13 @@ def test_unknown_rules_get_looks_that_do_not_change_or_clash():
     assert looks(["power-0.3", "fspo"])["power-0.3"] == alone
 
 
-def test_files_are_the_same_twice_whatever_the_users_settings(case_tables, tmp_path):
-    style, tables = Style("icml-column"), case_tables("one")
+def test_files_are_the_same_twice_whatever_the_users_settings(case_tables, tmp_path, monkeypatch):
+    style, tables, draw, drawn = Style("icml-column"), case_tables("one"), Figure.draw, []
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(renderer) or draw(self, renderer))
     first = save(figure(tables, style), tmp_path / "a", "x", style)
     with mpl.rc_context({"font.size": 20, "axes.grid": False, "pdf.fonttype": 3, "savefig.dpi": 50}):
         second = save(figure(tables, style), tmp_path / "b", "x", style)
+    assert len(drawn) == 4  # once for each file
     assert [p.suffix for p in first] == [".pdf", ".png"]
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["x.pdf", "x.png"]
