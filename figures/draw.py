@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import seaborn as sns
-import seaborn.objects as so
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.markers import MarkerStyle
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.log.partition import LENGTH, Partition
@@ -27,13 +26,13 @@ def new_axes(ax: Axes | None) -> Axes:
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
-def intervals(data: Frame, ax: Axes, x: str, ends: Sequence[str], color: Any) -> None:
-    """Draw a vertical bar for each table row of ``data``: at the value of its column ``x``, between those of its two
-    columns ``ends`` if both are finite, in ``color`` (one for all bars, or one for each)."""
+def intervals(data: Frame, lines: Any, at: str, ends: Sequence[str], color: Any) -> None:
+    """Draw with ``lines`` (an axes' ``vlines`` or ``hlines``) a bar for each table row of ``data``: at the value of its
+    column ``at``, between those of its two columns ``ends`` if both are finite, in ``color`` (one, or one a bar)."""
     told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
     part = data[told]
     colors: Any = color if isinstance(color, str) else np.asarray(color)[told]
-    ax.vlines(part[x], part[ends[0]], part[ends[1]], colors=colors, linewidth=0.9, zorder=1.9)
+    lines(part[at], part[ends[0]], part[ends[1]], colors=colors, linewidth=0.9, zorder=1.9)
 
 
 def curves(
@@ -83,7 +82,7 @@ def curves(
         shift = dict(zip(known, spread(len(known), step), strict=True))
         data = data.assign(**{x: beside(data[x], data[hue].map(shift), partition)})
     if set(ends) <= set(data) and len(ends):
-        intervals(data, ax, x, ends, [known[value].color for value in data[hue]])
+        intervals(data, ax.vlines, x, ends, [known[value].color for value in data[hue]])
     here = [value for value in known if (data[hue] == value).any()]
     properties: dict[str, Any] = {"zorder": 2.5} | look | ({} if lines else {"linestyle": ""})
     sns.lineplot(
@@ -135,42 +134,37 @@ def dots(
     ends : pair of str
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
-        Maps a property of `seaborn.objects.Dot` (color, marker, fill) to a pair: the column that sets this property,
-        and the property by the column's value.
+        Maps a property of the dots to a pair: the column that sets this property, and the property by the column's
+        value.
     look
-        Constant properties of the dots.
+        Properties that are equal for all dots: color, marker, fill (whether dots are filled), pointsize and stroke (the
+        width of the lines of a dot that is not filled) in points, alpha.
     """
     ax = new_axes(ax)
-    mapped = mapped or {}
     data = data[np.isfinite(data[x].astype(float)) & data[row].isin(list(rows))]
     if len(data):
         shift = dict(zip(order, spread(len(order), step), strict=True))
         place = data[row].map({name: i for i, name in enumerate(rows)}).astype(float)
         place += data[by].map(shift).astype(float) if by else 0.0
-        same = data.assign(place=place).groupby("place")["place"]
-        at = place + (same.cumcount() - (same.transform("size") - 1) / 2) * np.minimum(
-            0.06, 0.2 / same.transform("size")
-        )
-        columns = {x, *(column for column, _ in mapped.values()), *(e for e in ends if e in data)}
-        variables: dict[str, Any] = {name: column for name, (column, _) in mapped.items()}
-        plot = so.Plot(data[sorted(columns)].assign(_place=at), x=x, y="_place", **variables)
+        same = place.groupby(place)
+        count = same.transform("size")
+        at = place + (same.cumcount() - (count - 1) / 2) * np.minimum(0.06, 0.2 / count)
+        properties: dict[str, Any] = {"marker": "o", "fill": True, "pointsize": 3.8, "stroke": 0.8} | look
+        properties |= {name: data[column].map(values) for name, (column, values) in (mapped or {}).items()}
+        data = data.assign(at=at, **properties)
         if set(ends) <= set(data) and len(ends):
-            told = np.isfinite(data[list(ends)].to_numpy(float)).all(axis=1)
-            color = {"color": look["color"]} if "color" in look else {}
-            line, low, high = so.Range(linewidth=0.9, **color), *(data[e].where(told) for e in ends)
-            plot = plot.add(line, xmin=low, xmax=high, orient="y", legend=False, marker=None, fill=None)
-        dot: dict[str, Any] = {"pointsize": 3.8, "stroke": 0.8} | look
-        plot = plot.add(so.Dot(**dot), legend=False)
-        plot = plot.scale(**{name: so.Nominal(dict(values)) for name, (_, values) in mapped.items()})
-        theme: Any = mpl.rcParams.find_all("^(axes|font|grid|lines|[xy]tick)")
-        plot.theme(dict(theme)).on(ax).plot()
+            intervals(data, ax.hlines, "at", ends, data["color"])
+        points = ax.scatter(
+            data[x], at, data["pointsize"] ** 2, facecolors=data["color"].where(data["fill"], "none"),
+            edgecolors=data["color"], linewidths=data["stroke"].mask(data["fill"], 0.5), alpha=look.get("alpha"),
+        )  # fmt: skip
+        shapes = {name: MarkerStyle(name) for name in data["marker"]}
+        paths = {name: shape.get_path().transformed(shape.get_transform()) for name, shape in shapes.items()}
+        points.set_paths([paths[name] for name in data["marker"]])
     ax.set(xlabel=None, ylabel=None)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_yticks(range(len(rows)), [rule_label(name) for name in rows])
     ax.tick_params(axis="y", length=0)
-    spec = ax.get_subplotspec()
-    if spec is not None and not spec.is_first_col() and len(ax.get_shared_y_axes().get_siblings(ax)) > 1:
-        ax.tick_params(labelleft=False)  # hide the tick labels again, because seaborn.objects shows them
     ax.grid(False, axis="y")
     for edge in range(1, len(rows)):
         ax.axhline(edge - 0.5, color="#e3e3e3", linewidth=0.5, zorder=0.5)

@@ -54,7 +54,9 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
         "order": [s for s in SIGNS if (data["sign"] == s).any()],
     }
     kl = data[data["sign"] == "all"].assign(kl=-1e3 * data["k3_per_token"])
-    draw.dots(kl, ax, x="kl", ends=(), step=0.27, marker="|", pointsize=9, stroke=1.3, color="#7f7f7f", **place)
+    draw.dots(
+        kl, ax, x="kl", ends=(), step=0.27, marker="|", fill=False, pointsize=9, stroke=1.3, color="#7f7f7f", **place
+    )
     colors, markers = ({sign: look[i] for sign, look in SIGNS.items()} for i in (1, 2))
     mapped = {"color": ("sign", colors), "marker": ("sign", markers)}
     draw.dots(data, ax, x="drift", step=0.27, mapped=mapped, **place)

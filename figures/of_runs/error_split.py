@@ -49,7 +49,7 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
     }
     ax = draw.dots(
         long, ax, rows=rules, row="rule", x="value", by="part", order=list(COMPONENTS), ends=(), step=0.4,
-        mapped=mapped, pointsize=2.6, stroke=0, alpha=0.7,
+        mapped=mapped, pointsize=2.6, alpha=0.7,
     )  # fmt: skip
     scales.from_zero([ax])
     scales.few_ticks(ax.xaxis)
