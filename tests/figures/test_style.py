@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import get_args
 
 import matplotlib as mpl
@@ -50,12 +49,10 @@ def test_files_are_the_same_twice_whatever_the_users_settings(case_tables, tmp_p
     with mpl.rc_context({"font.size": 20, "axes.grid": False, "pdf.fonttype": 3, "savefig.dpi": 50}):
         second = save(figure(tables, style), tmp_path / "b", "x", style)
     assert len(drawn) == 4  # once for each file
-    assert [p.suffix for p in first] == [".pdf", ".png"]
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["x.pdf", "x.png"]
     pdf = first[0].read_bytes()
     assert b"CreationDate" not in pdf
     assert b"/FontFile2" in pdf  # TrueType outlines inside: type 42
     assert b"/Type3" not in pdf
-    width = struct.unpack(">I", first[1].read_bytes()[16:20])[0]
-    assert width == pytest.approx(3.25 * DPI, abs=1)
+    assert int.from_bytes(first[1].read_bytes()[16:20], "big") == pytest.approx(3.25 * DPI, abs=1)
