@@ -33,8 +33,7 @@ SHOWN = 2
 
 
 class Reproduction:
-    """The stages of a reproduction, in order: checks of the theory, training, estimates, verdicts, tables, figures,
-    report."""
+    """The stages of a reproduction: checks of the theory, training, estimates, verdicts, tables, figures, report."""
 
     def __init__(self, options: ReproductionOptions, words: Sequence[str]) -> None:
         self.options, self.design, self.words = options, options.design, words
@@ -137,12 +136,13 @@ class Reproduction:
         return out / "report.html"
 
     def draw(self, stage: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
-        """Draw figures into a folder; return name, title and caption of each, as captions.json holds them."""
+        """Draw figures into a folder as the stage ``stage``; return the name, title and caption of each."""
         command = (*arguments, "--output", str(folder), "--width", self.options.width)
         return self.stages.module(stage, "figures", *command, result=folder / "captions.json")
 
     def tell(self, told: dict[str, Any], checks: dict[str, Any], stopped: dict[str, str]) -> None:
-        """Print every verdict with the number that decides it, whether the checks hold, and which runs diverged."""
+        """Print every verdict with its number (``told``), whether the checks hold, which runs diverged
+        (``stopped``)."""
         from figures.page.report import decision
 
         for claim in told["claims"]:

@@ -137,7 +137,8 @@ def analyse_runs(
     progress: Progress = lambda part, share=1.0: None,
     workers: str | None = None,
 ) -> dict[Path, dict[str, Any]]:
-    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder (see `analyse`).
+    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder. ``progress`` and
+    ``workers`` are those of `analyse`.
 
     Raises
     ------

@@ -95,8 +95,7 @@ class Place:
 
 
 def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) -> Iterator[PreTrainedModel]:
-    """Yield models of one configuration ``shape`` with equal random bfloat16 weights, in each of the types
-    ``dtypes``."""
+    """Yield models of one configuration ``shape`` with equal random bfloat16 weights, in each of ``dtypes``."""
     with torch.device(device):
         first = build_random_model(shape, "bfloat16", seed=0)
         for dtype in dtypes:
@@ -195,7 +194,8 @@ def correctness(at: Place) -> Found:
 
 
 def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
-    """Return options of the run ``run`` on even-tokens: a model of this shape, random bfloat16 weights, no LoRA."""
+    """Return the options of a run on even-tokens, in the folder ``run``: a model of the configuration ``shape``, random
+    bfloat16 weights, no LoRA, and ``options``."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=at.cpu,
@@ -229,7 +229,7 @@ def train(at: Place, config: c.TrainConfig, began: float, seconds: float, **part
 
 
 def forward_flop(shape: PretrainedConfig, parameters: int, lengths: np.ndarray) -> float:
-    """Return the floating-point operations of a forward pass over sequences of these lengths, in tokens.
+    """Return the floating-point operations of a forward pass of a model over sequences of these lengths, in tokens.
 
     There are 2 for each parameter and token, and those of the two matrix products of causal attention, in which a token
     attends to half of the sequence on average. The embedding is a look-up and is left out."""

@@ -91,7 +91,7 @@ def now() -> tuple[float, float]:
 
 
 def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dict[str, Any]:
-    """Train with this project's trainer and time each rollout step: the same work that `run_trl` times."""
+    """Train ``rollouts`` rollouts with this project's trainer, time each rollout step; return seconds and memory."""
     from fspo import config as c
     from fspo.train.trainer import Trainer
 
@@ -138,7 +138,8 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
 
 
 def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
-    """Train with TRL's GRPOTrainer, on the prompts and rewards that `run_fspo` uses, and time each rollout step."""
+    """Train with TRL's GRPOTrainer, on the prompts and rewards that `run_fspo` uses, in microbatches of ``microbatch``
+    responses, and time each rollout step; return seconds and memory by name."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback

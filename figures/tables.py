@@ -170,7 +170,8 @@ def need(frame: Frame, why: str) -> Frame:
 
 
 def reasons(frame: Frame) -> str:
-    """Return at most three distinct reasons of a table's column ``reason`` (why a value is missing), as one text."""
+    """Return as one text at most three different entries of a table's column ``reason``, which says why values are
+    missing."""
     if "reason" not in frame:
         return "no reason given"
     texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)})

@@ -55,8 +55,8 @@ class Method(StrEnum):
 class Outcome:
     """The result of a check's function. Deterministic checks give ``margin``, the distance from failing in the unit
     ``unit``, negative if the statement is false. Checks on simulated data give ``p_value``, corrected for the several
-    tests inside the check. NaN in either says that there was too little data. A check that could not be run gives the
-    reason in ``not_run``."""
+    tests inside the check. NaN in either says that there was too little data. ``note`` is for the report. A check that
+    could not be run says why in ``not_run``."""
 
     margin: float = math.nan
     unit: str = ""
@@ -168,7 +168,7 @@ def near_miss(name: str, /, **wrong: Any) -> Callable[[Callable[..., Any]], Call
 def check(
     statement: str, method: Method, name: str, false: str = "", sees: float = math.inf
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator, to be put above the near misses, that makes of a function a `Check` of the catalogue; the
+    """Return a decorator, to be put above the near misses, that makes of a function a `Check` of the catalogue. The
     arguments are attributes of `Check`."""
 
     def make(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,8 +180,9 @@ def check(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the report: a check with its verdict, its measured resolution, and the verdicts of its near misses.
-    ``p_adjusted`` is the p-value corrected for the number of checks on simulated data."""
+    """A row of the report: a check with its verdict, margin in ``unit``, p-value (also corrected for the number of
+    checks on simulated data, ``p_adjusted``), resolution (the smallest x that it notices), and the verdicts of its near
+    misses."""
 
     statement: str
     method: str
@@ -206,8 +207,7 @@ class Row:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted by Holm's step-down method (Holm 1979), in the given order. NaN stays NaN, but
-    counts."""
+    """Return p-values adjusted by Holm's step-down method (1979), in the given order. NaN stays NaN, but is counted."""
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     adjusted, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
@@ -277,7 +277,7 @@ def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Parts:
 
 
 def noticed(test: Test, x: float) -> bool:
-    """Return whether a statement made false by ``x`` fails, also if p-values are corrected for `FAMILY` checks."""
+    """Return whether a test fails on a statement made false by ``x``, even if p-values are corrected for `FAMILY`."""
     outcome = test(x)
     return judge(outcome, None if outcome.p_value is None else FAMILY * outcome.p_value) is Verdict.FAIL
 

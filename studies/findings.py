@@ -68,10 +68,10 @@ def read(folder: Path) -> dict[str, Frame]:
 
 
 def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[PlannedRun]:
-    """Yield the runs that are done: of the preset paper under its output folders, and of `studies.pretrained`.
+    """Yield the runs that are done: those of the preset paper under its output folders ``roots``, and those of
+    `studies.pretrained` under ``pretrained``, if it is given.
 
-    A run that diverged and stopped itself is done too; rollouts that it did not reach count with the reward 0.
-    """
+    A run that diverged and stopped itself is done too; rollouts that it did not reach count with the reward 0."""
     runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
     runs += [] if pretrained is None else planned_runs(pretrained)
     return (run for run in runs if is_over(run.job.run))
@@ -145,12 +145,12 @@ def differences(tables: dict[str, Frame]) -> Frame:
 
 
 def as_share(setting: Frame) -> Frame:
-    """Return clip rates such as "5%" as numbers."""
+    """Return the clip rates in the column ``setting``, texts such as "5%", as numbers."""
     return setting.str.rstrip("%").astype(float) / 100
 
 
 def panel_words(task: str, table: Frame) -> str:
-    """Return a panel's title: the task and its number of seeds."""
+    """Return the title of a panel that draws the rows ``table`` of a task: the task's name and its number of seeds."""
     return f"{task} ({int(table[table.task == task].seeds.max())} seeds)"
 
 

@@ -61,7 +61,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that holds if each of its hypotheses holds on each of its tasks."""
+    """A sentence, with an id, that holds if each of its hypotheses holds on each of its tasks."""
 
     id: str
     sentence: str

@@ -50,7 +50,8 @@ NO_RATIO = (
 
 @dataclass
 class Doctor:
-    """What all checks have gathered from the rows of one run so far. Its size in memory does not grow with the log.
+    """What all checks have gathered from the rows of one run so far: the rows that are ``kept`` for them, and ``notes``
+    on what could not be read. Its size in memory does not grow with the log.
 
     >>> doctor = Doctor.of("RUN")
     >>> doctor.read()                 # reads the files that the log has now; later calls read new files alone

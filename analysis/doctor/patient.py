@@ -74,7 +74,7 @@ class Rows:
         return len(self.columns["log_ratio"]) if self.which is None else len(self.which)
 
     def take(self, which: NDArray[Any]) -> Rows:
-        """Return the rows that a mask (N,) selects."""
+        """Return the rows that a mask (N,), or an array of indices, selects."""
         index = np.flatnonzero(which)
         return Rows(self.columns, index if self.which is None else self.which[index])
 
@@ -138,8 +138,8 @@ class Rows:
 
 @dataclass
 class Kept:
-    """The rows of phase train that the checks read: all rows of evenly spread rollouts. At most ``most`` rows are kept,
-    unless two rollouts alone have more.
+    """The rows of phase train that the checks read: all rows of every ``stride``-th rollout (``parts``). At most
+    ``most`` rows are kept, unless two rollouts alone have more. ``valued`` names the columns that have a value.
 
     Attributes
     ----------
@@ -296,8 +296,7 @@ class Patient:
     def out_of_band(self, rows: Rows) -> Mask | None:
         """Return whether S of each row lies outside the band (N,); None if unknown.
 
-        Under a rule on tokens: whether any token of the row lies outside its band.
-        """
+        Under a rule on tokens: whether any token of the row lies outside its band."""
         band = self.band(rows)
         if band is not None:
             return (band[0] > rows.S) | (band[1] < rows.S)

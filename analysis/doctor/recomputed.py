@@ -107,7 +107,8 @@ def _column_answer(check: str, compared: dict[str, Compared], rollout: Ints) -> 
 
 
 def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
-    """Check whether an estimator of group rewards makes the advantages: the configured one, if one is named."""
+    """Check whether an estimator makes the advantages of the rewards of each group: the ``configured`` one, if it is
+    named. ``imported`` says that the log was made from another trainer's table."""
     fit = EstimatorFit(np.zeros(0, np.int64), {})
     if rows.has("reward", "advantage"):
         sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
@@ -150,7 +151,8 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
 
 
 def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
-    """Check whether rollouts, steps and responses follow each other without gap or copy.
+    """Check whether rollouts, steps and responses follow each other without gap or copy; ``imported`` says that the log
+    was made from another trainer's table.
 
     Parameters
     ----------

@@ -69,8 +69,7 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
     log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
     unless it holds log-probabilities.
 
-    Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names.
-    """
+    Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names."""
     present = {canonical(n.rpartition(".")[2]): n for n in reversed(names)} | {canonical(n): n for n in reversed(names)}
     chosen: dict[str, str] = {}
     for ours, theirs in (given or {}).items():
@@ -105,9 +104,9 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
 class Converter:
     """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
 
-    ``first_step`` is the number of the run's first update. Prompts and responses without an id get a number. What is
-    used, made and noticed goes into ``report``.
-    """
+    ``first_step`` is the number of the run's first update, ``rows`` counts the rows so far, and ``seen`` names the
+    table's columns that are none of ours. Prompts and responses without an id get a number. What is used, made and
+    noticed goes into ``report``."""
 
     options: ImportOptions
     first_step: int
@@ -214,8 +213,7 @@ class Converter:
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; of versions by token, or by
-        call of the sampler, that of the first for behaviour_version and of the last for behaviour_version_last.
-        """
+        call of the sampler, that of the first for behaviour_version and of the last for behaviour_version_last."""
         if columns.is_list(name):
             flat, row = columns.values[name].lists()
             if columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
@@ -230,8 +228,7 @@ class Converter:
         """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
 
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
-        ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0.
-        """
+        ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0."""
         got, chosen, derived = columns.values, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
@@ -307,8 +304,7 @@ class Converter:
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt: made from its id, else from its text, else from the
-        group size, else from its tokens. If none of these is known, each row counts as a prompt of its own.
-        """
+        group size, else from its tokens. If none of these is known, each row counts as a prompt of its own."""
         got = columns.values
         if "prompt_id" in got:
             return got["prompt_id"].ids(_VERL_UID)
@@ -334,8 +330,7 @@ def _difference(of: Mapping[str, Floats], terms: Sequence[str]) -> Floats:
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
     """Return D, which is 0, and E, which is D + E, of each response that the old weights sampled, NaN for all others.
 
-    They did if its behaviour versions equal the policy version less the ``updates`` (N,) since the rollout.
-    """
+    They did if its behaviour versions equal the policy version less the ``updates`` (N,) since the rollout."""
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
     old = rows["policy_version"] - updates
@@ -348,19 +343,18 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Return whether log-probabilities of responses (N,) look like means over tokens: a fit to L^b gives b below .4.
+    """Return whether ``log_probability`` (N,) of responses with these lengths looks like means over tokens, not sums: a
+    fit to L^b gives b below .4.
 
-    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest.
-    """
+    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest."""
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
     return len(x) >= 50 and np.ptp(x) >= 2 and bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
 def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
-    """Return the advantages (N,) of all rows from the rewards of a prompt's responses in a rollout, each counted once;
-    NaN without a finite reward and for a response that is alone.
-    """
+    """Return the advantages (N,) of all rows that an estimator makes of the rewards of a prompt's responses in a
+    rollout, each response counted once; NaN without a finite reward and for a response that is alone."""
     keys, finite = ["rollout", "prompt_id", "response_id"], np.isfinite(frame["reward"].to_numpy())
     once = frame.loc[finite, [*keys, "reward"]].drop_duplicates(keys)
     groups = once[once.groupby(keys[:2])["reward"].transform("size") > 1].groupby(keys[:2])

@@ -80,7 +80,8 @@ def canonical(name: str) -> str:
 
 
 def is_log_probability(name: str) -> bool:
-    """Whether a table's column may hold log-probabilities of the policies that this project tells apart."""
+    """Return whether a table's column of this name may hold log-probabilities of the policies that this project tells
+    apart: sampler, old and new."""
     words = set(canonical(name).split("_"))
     statistics = {"diff", "difference", "abs", "mean", "max", "min", "std", "error", "kl", "ratio", "entropy"}
     return "logp" in words and "/" not in name and not words & statistics and not REFERENCE.search(name.lower())

@@ -11,7 +11,8 @@ from fspo.base.command_line import next_step
 
 @dataclass
 class Report:
-    """The report of one import, which is printed and stored as import.json."""
+    """The report of one import, which is printed and stored as import.json: the files that were read, the columns and
+    metrics that were used (with the table's names), computed, kept under other names or left out, and notes."""
 
     source: str
     run: str

@@ -18,10 +18,10 @@ NO_STEP = "lines without a step"
 
 
 def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str, str], report: Report) -> None:
-    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase.
+    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase; what was used goes into
+    ``report``.
 
-    A rollout has ``updates`` updates. ``given`` maps this project's names of metrics, and ``step``, to the source's.
-    """
+    A rollout has ``updates`` updates. ``given`` maps this project's names of metrics, and ``step``, to the source's."""
     lines: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
     foreign: set[str] = set()
     theirs = {name: ours for ours, name in given.items()}

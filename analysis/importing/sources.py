@@ -41,7 +41,9 @@ Part = list[dict[str, Any]] | pa.RecordBatch
 
 @dataclass
 class Sources:
-    """The files of another trainer that an import reads, by kind, each list in the order of training."""
+    """The files of another trainer that an import reads, each list in the order of training: ``state`` (TRL's
+    trainer_state.json), ``scalars`` (metrics, one line for each step), ``table`` (one row for each response); and
+    ``ignored``, sentences on files that were left out."""
 
     state: list[Path] = field(default_factory=list)  # TRL's trainer_state.json; a later one repeats earlier ones
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step

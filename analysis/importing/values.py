@@ -106,7 +106,7 @@ class ChunkColumns(NamedTuple):
         return name in self.values and self.values[name].kind == "list"
 
     def numbers(self, name: str) -> Floats:
-        """Return a column of numbers (N,). Raise UserError if the column holds no numbers."""
+        """Return the column ``name`` as numbers (N,). Raise UserError if it holds no numbers."""
         found = self.values[name]
         if found.kind != "number":
             example = found.array[0].as_py() if len(found) else None
@@ -117,7 +117,8 @@ class ChunkColumns(NamedTuple):
         return found.numbers()
 
     def lists(self, name: str, like: str) -> tuple[Floats, Ints]:
-        """Return the numbers of a column's lists and their rows; raise UserError if these are not those of ``like``."""
+        """Return the numbers in the lists of the column ``name``, one after the other, and the row of each; raise
+        UserError if its lists are not as long as those of the column ``like``."""
         flat, row = self.values[name].lists()
         if name != like and not np.array_equal(row, self.values[like].lists()[1]):
             raise UserError(
@@ -127,7 +128,7 @@ class ChunkColumns(NamedTuple):
         return flat, row
 
     def kept(self, name: str) -> tuple[Floats, Ints]:
-        """Return the numbers of a column of lists at tokens that count, and the row of each."""
+        """Return the numbers in the lists of the column ``name`` at tokens that count, and the row of each."""
         (flat, row), keep = self.values[name].lists(), self.mask(name)
         return flat[keep], row[keep]
 

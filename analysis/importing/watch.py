@@ -50,12 +50,12 @@ CAUSES = {
 
 @dataclass
 class Noticed:
-    """Tokens (in ``above_zero`` of a table of sums: responses) in which one thing was noticed.
+    """What was noticed of one kind (a placeholder, a log-probability above 0, ...): in ``count`` tokens of
+    ``responses`` responses; in ``above_zero`` of a table of sums, in responses.
 
-    They are ``count`` tokens of ``responses`` responses. ``largest`` is the value farthest from 0, with its sign, in
-    nats: of the log-ratio d, or of the log-probability for placeholders, zeros and values above 0. ``row`` is the row
-    that holds it (`Ids`), and ``first`` the first row that holds such a token.
-    """
+    ``largest`` is the value farthest from 0, with its sign, in nats: of the log-ratio d, or of the log-probability for
+    placeholders, zeros and values above 0. ``row`` is the row that holds it (`Ids`), and ``first`` the first row that
+    holds such a token."""
 
     count: int = 0
     responses: int = 0
@@ -64,7 +64,8 @@ class Noticed:
     first: Ids = field(default_factory=dict)
 
     def add(self, values: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-        """Count the ``values`` (n,) of tokens, or of responses, that lie in the rows ``row`` (n,) of the chunk."""
+        """Count the ``values`` (n,) of tokens, or of responses, that lie in the rows ``row`` (n,) of the chunk; ``ids``
+        gives the table's own ids of a row."""
         if not len(values):
             return
         most = int(np.argmax(np.abs(values)))
@@ -77,10 +78,12 @@ class Noticed:
 
 @dataclass
 class TokenDigest:
-    """Sums over the tokens that count, of d = ``base`` less ``against``: log-probabilities of a trainer and a sampler.
+    """What the tokens that count show of d = ``base`` less ``against``, the log-probabilities of a trainer and of a
+    sampler: their number, ``rms`` (root mean square of d, nats), ``mean_ratio`` (mean of e^d), what was noticed of each
+    kind (`Noticed`), and the likely ``cause`` of a large d, "" if none shows.
 
-    Uncertain tokens are those that ``against`` gives a probability below .8.
-    """
+    Uncertain tokens are those that ``against`` gives a probability below .8; in the share ``below`` of them d is below
+    0."""
 
     base: str = ""  # the table's name of the old (else the new) policy's column
     against: str = ""  # and of the sampler's (else the old policy's)
@@ -135,12 +138,11 @@ def placeholders(values: Floats, row: Ints) -> Mask:
 
 
 def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
-    """Return which tokens (n,) lie in runs of two or more where the sampler's log-probability is exactly 0 and the
-    trainer's is not.
+    """Return which tokens (n,), of the responses ``row`` (n,), lie in runs of two or more where the sampler's
+    log-probability ``against`` is exactly 0 and the trainer's, ``base``, is not.
 
     A nucleus of one token gives 0 too, and rounding does. Where either is likely, only runs count in which the trainer
-    gives a token less than half.
-    """
+    gives a token less than half."""
     zero = (against == 0) & (base < -1e-3)
     if not zero.any():
         return zero

@@ -75,13 +75,13 @@ class Rows:
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
-        """Return the rows of the first epoch ("first"), those of later epochs (`reused`), or all (`all`)."""
+        """Return the rows of the first epoch (``use`` "first"), those of later epochs (`reused`), or all (`all`)."""
         if use == "all":
             return self
         return self.take(self.used == 0 if use == "first" else self.used > 0)
 
     def subset(self, subset: str) -> Rows:
-        """Return all rows ("all"), or the rows with A != 0 ("nonzero")."""
+        """Return all rows (``subset`` "all"), or the rows with A != 0 ("nonzero")."""
         return self if subset == "all" else self.take(self.A != 0)
 
     def centre(self, rule: Rule) -> Floats | float:

@@ -63,8 +63,9 @@ class InMemory:
         return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Divide the log into blocks of ``size`` rollouts. Return each block's first rollout and rows, and notes with
-        the log's ``counts``: how many of its rows can be analysed, and how many were left out for each reason."""
+        """Divide the log, which is the one ``chunk``, into blocks of ``size`` rollouts. Return each block's first
+        rollout and rows, and notes with the log's ``counts``: how many of its rows can be analysed, and how many were
+        left out for each reason."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -95,7 +96,8 @@ class Stream:
     def of(
         files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE, recomputed: Recompute = nothing
     ) -> Stream:
-        """Make the stream of a log's files; ``recomputed`` is passed to `analysis.log.usable.usable`.
+        """Make the stream of a log's files for an analysis of one log-ratio and partition; ``recomputed`` is passed to
+        `analysis.log.usable.usable`, which may compare logged with recomputed columns.
 
         The footers of the files say which rollouts the log holds. Where a row group of a Parquet file holds several
         rollouts, the column ``rollout`` is read instead."""

@@ -4,8 +4,7 @@ In a group of G responses with mean reward m, every estimator of fspo/advantages
 advantage A = k (r - m). The slope k is G/(G-1) for rloo, 1 for dr_grpo, and one over the standard deviation of the
 group's rewards for grpo. So the advantages of a group, plotted over its rewards, must lie on a line that is 0 at the
 mean reward, and the slope of the line tells the estimator. A group has a defect if its line is not 0 at the mean
-reward, or if its advantages lie on no line.
-"""
+reward, or if its advantages lie on no line."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     A group is left out if one of its rewards or advantages is not finite, if it has fewer than two responses, if it has
     not ``size`` responses (where ``size`` is at least 2), or if all its advantages are 0 and nothing contradicts them:
     its rewards are equal, or all its responses off the mean reward are truncated. A truncated response (cut off at the
-    length limit) may have A = 0 in any group, because a trainer can drop it after the advantages were computed.
-    """
+    length limit) may have A = 0 in any group, because a trainer can drop it after the advantages were computed."""
     first = np.flatnonzero(~repeated(columns["rollout"], columns["response_id"]))
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
     r, A = (np.asarray(columns[name][first], np.float64) for name in ("reward", "advantage"))
@@ -89,8 +87,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
             """Fit a line through y (N,) against the reward less its group's mean, for each group.
 
             Return each group's slope and intercept, and whether its y lies on the line. Rows with A = 0 whose reward is
-            not the mean are left out: the trainer may have dropped them.
-            """
+            not the mean are left out: the trainer may have dropped them."""
             size = np.maximum(total(kept), 1)
             from_mean = x - (total(kept * x) / size)[group]
             slope = total(kept * from_mean * y) / total(kept * from_mean**2)

@@ -10,8 +10,7 @@ the engine and the rollout-policy ratio.
 
 A band whose range follows a target is replayed (:mod:`analysis.rules.replay`). Its "given" case is what the trainer
 would have done at the preset's target. Its `matched` case multiplies the half-widths of the replayed band, in each
-block, by the factor that meets the target acceptance.
-"""
+block, by the factor that meets the target acceptance."""
 
 from __future__ import annotations
 
@@ -226,16 +225,14 @@ def trained_case(run: Run) -> Case | None:
 def common_weight(case: Case) -> Case:
     """Return the case with exp(S) as the weight of its clip rule, so that rules with different weights can be compared.
 
-    A case of a correction is returned as it is: the factor M w that it leaves estimates exp of its log-ratio.
-    """
+    A case of a correction is returned as it is: the factor M w that it leaves estimates exp of its log-ratio."""
     return case if case.rule.on in CORRECTED else replace(case, rule=replace(case.rule, weight="sequence"))
 
 
 def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
     """Apply a case to rows (N,). ``window`` (N,) is the first rollout of each row's block.
 
-    A range of source `matched` is calibrated in each block to the case's target of ``rate`` (band or update).
-    """
+    A range of source `matched` is calibrated in each block to the case's target of ``rate`` (band or update)."""
     n, rule = len(rows), case.rule
 
     def failed(reason: str) -> CaseEffect:
@@ -280,17 +277,17 @@ def lacking(case: Case) -> str:
 
 
 def narrow(outcome: CaseEffect, which: Ints) -> CaseEffect:
-    """Return the effect of a case on the rows with the indices ``which`` (M,) alone."""
+    """Return the effect ``outcome`` of a case on the rows with the indices ``which`` (M,) alone."""
     side, in_band, weight = outcome.side[which], outcome.in_band[which], outcome.weight[which]
     return CaseEffect(side, in_band, weight, outcome.clipped_weight[which], outcome.hi[which], outcome.reason)
 
 
 def measured(outcome: CaseEffect, measure: str) -> tuple[Floats, Floats]:
-    """Return what each row (N,) adds to the numerator and to the denominator of the acceptance ``measure``.
+    """Return what each row (N,) adds to the numerator and to the denominator of the acceptance ``measure`` under a case
+    whose effect is ``outcome``.
 
     For "band" the numerator is 1 if S is in the band and else 0, for "update" 1 if the row is not clipped and else 0;
-    the denominator is 1. For "weight" the numerator is M w and the denominator w.
-    """
+    the denominator is 1. For "weight" the numerator is M w and the denominator w."""
     ones = np.ones(len(outcome.side))
     if measure == "band":
         return outcome.in_band.astype(np.float64), ones

@@ -103,9 +103,9 @@ def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 def differing(
     log: GradLog, rule: Rule | None, correction: Rule | None = None, *, imported: bool = False
 ) -> dict[str, int]:
-    """Count, for each column NAME, the rows of complete rollouts in which the column was recomputed ("NAME_compared"),
-    and the rows in which the logged value differs ("NAME_differs"). Parameters are those of `recompute`.
-    """
+    """Return counts by name. For each column NAME, "NAME_compared" is the number of rows of complete rollouts in which
+    the column was recomputed, and "NAME_differs" the number of those in which the logged value differs. The parameters
+    are those of `recompute`."""
     columns = numbers(log, (*INPUTS[3:], "engine_log_ratio", "staleness_log_ratio", *FOLLOWS_FROM))
     columns |= {name: log.column(name).astype(np.int64, copy=False) for name in INPUTS[:3]}
     out = {}
@@ -342,8 +342,7 @@ def same_weight(logged: Floats, expected: Floats) -> Mask:
     """Return whether each logged weight (N,), a float32, equals the recomputed weight (N,), a float64, up to rounding.
 
     Weights are compared in log space. Below 1e-38 float32 has only multiples of 1.4e-45, so there a logged weight is
-    right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0.
-    """
+    right if it is the nearest multiple or one of its two neighbours. Below S = -103.97 the nearest multiple is 0."""
     step = float(np.finfo(np.float32).smallest_subnormal)
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.abs(np.log(logged) - np.log(expected)) <= WEIGHT_TOLERANCE

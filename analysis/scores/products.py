@@ -262,8 +262,8 @@ class Judge:
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Say why the squared norm of ``what``, estimated as ``value``, is no denominator (it is not clearly above 0);
-        "" if it is one."""
+        """Return why the squared norm of ``what``, estimated as ``value`` and, with each prompt deleted, as
+        ``replicates``, is no denominator (it is not clearly above 0); "" if it is one."""
         half = self.quantile * jackknife_se(replicates, self.update, self.prompt)
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
@@ -342,14 +342,14 @@ class CosineColumns:
         width: float = math.inf,
         cluster: Ints | None = None,
     ) -> CosineColumns:
-        """Compute the cosines of each bin and of all bins together, and append the smallest of the bins' cosines.
+        """Compute the cosines of each bin and of all bins together from inner products and squared norms (as in
+        `pooled_cosines`), and append the smallest of the bins' cosines. ``width`` is the number of a sketch's entries.
 
         A bin of which the rule leaves no gradient has no cosine; as the smallest it counts as 0, since nothing of the
         unclipped gradient's direction is left there.
 
         ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes. Leave ``cluster`` out
-        if no cluster has responses in two updates.
-        """
+        if no cluster has responses in two updates."""
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
             worst = _nanmin(np.where(nothing_left[0], 0.0, value)[:-1], 0)

@@ -43,7 +43,8 @@ class AnytimeMean:
     count, total, square, rho
         Number, sum and sum of squares of the terms so far; the sum of squares after the first rollout (for `interval`).
     above, below : int, optional
-        The rollout after which there was first enough evidence that the mean is above, or below, 0.
+        The rollout after which there was first enough evidence that the mean is above, or below, 0; None as long as
+        there is not enough.
     """
 
     level: float
@@ -96,7 +97,8 @@ class AnytimeMean:
         highest: float | None = None,
         bets: Floats = BETS,
     ) -> AnytimeMean:
-        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added."""
+        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added; the other
+        arguments are its attributes."""
         made = AnytimeMean(level, lowest, highest, bets)
         made.add(x, rollout)
         return made

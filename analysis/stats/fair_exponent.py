@@ -38,7 +38,8 @@ BANDWIDTH = 0.15
 
 
 class Bounded(NamedTuple):
-    """An estimate, and its interval at the level fspo.stats.intervals.CONFIDENCE; NaN if it cannot be computed."""
+    """An estimate ``value`` and the ends ``low`` and ``high`` of its interval at the level
+    fspo.stats.intervals.CONFIDENCE; NaN if it cannot be computed."""
 
     value: float
     low: float
@@ -175,7 +176,8 @@ def near_edge(beyond: Floats) -> Floats:
 
 
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
-    """Return the `fair_exponent` and its interval over clusters. ``cluster`` (N,) is each response's cluster.
+    """Return the `fair_exponent` and its interval over clusters. ``cluster`` (N,) is each response's cluster, the other
+    arguments are those of `fair_exponent`.
 
     The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
     slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.

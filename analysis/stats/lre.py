@@ -34,10 +34,9 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class LreEstimate:
-    """The estimate of LRE in one norm, its interval, and its value without bias correction (``plug_in``).
+    """The estimate of LRE in one norm, the ends of its interval, and its value without bias correction (``plug_in``).
 
-    ``reason`` says why these numbers are NaN, or which share of the rows they leave out.
-    """
+    ``reason`` says why these numbers are NaN, or which share of the rows they leave out."""
 
     norm: str
     estimate: float

@@ -87,7 +87,7 @@ class TrendRow(NamedTuple):
 
     @staticmethod
     def of(case: CaseKey, measure: str, found: Slope) -> TrendRow:
-        """Make a row of the table `trend` from the slope of acceptance on length."""
+        """Make a row of the table `trend` of the slope ``found`` of an acceptance (``measure``) on length."""
         return TrendRow(case, measure, Interval(found.slope, found.ci_low, found.ci_high), found.clusters, found.reason)
 
 
@@ -123,8 +123,8 @@ class BinnedRows:
         return BinnedRows(rows, index, window, dense(rows.cluster), mean)
 
     def take(self, keep: np.ndarray, bins: Bins) -> BinnedRows:
-        """Return the rows that a mask selects. The bins' mean coordinates and the cluster numbers are made anew, from
-        the selected rows alone."""
+        """Return the rows that the mask ``keep`` (N,) selects. The bins' mean coordinates and the cluster numbers are
+        made anew, from the selected rows alone."""
         return BinnedRows.of(self.rows.take(keep), bins, self.window[keep])
 
 
@@ -267,12 +267,12 @@ def acceptance_rows(
     bins: Bins,
     weights: tuple[Floats, Floats] | None = None,
 ) -> list[AcceptanceRow]:
-    """Make the rows of the table acceptance, by bin and overall; ``view`` holds the bins' mean lengths.
+    """Make the rows of the table acceptance, by bin and overall, for one case and one ``measure``; ``found`` holds its
+    ratios and ``view`` the bins' mean lengths.
 
     For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w by group of clusters and bin (G, K)
     and of their squares by bin (K,). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the n
-    rows of the bin (T11).
-    """
+    rows of the bin (T11)."""
     low, high = proportion_interval(found.value, found.variance, found.count, found.clusters)
     if not found.binary:
         # A weight acceptance can exceed 1, so it gets the interval of a mean, not of a share. If no row of a bin is

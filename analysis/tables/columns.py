@@ -36,7 +36,8 @@ class Column(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval (level fspo.stats.intervals.CONFIDENCE); numbers not known are NaN."""
+    """A value with the ends ``low`` and ``high`` of its interval (level fspo.stats.intervals.CONFIDENCE), NaN where
+    unknown."""
 
     value: float = math.nan
     low: float = math.nan

@@ -193,5 +193,6 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) of each row in the unclipped gradient; the exponent is at most MAX_EXPONENT."""
+    """Return the weight exp(S) (n,) that each row of a scored block has in the unclipped gradient; the exponent is at
+    most MAX_EXPONENT."""
     return importance_weight(window.rows.S)

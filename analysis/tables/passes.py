@@ -31,10 +31,9 @@ from fspo.stats.bins import Bins
 
 
 class Share(NamedTuple):
-    """What one process found in its chunks of the log: sums for the acceptance tables by epoch (`first`, `reused`);
-    rows of the table over_time and notes, by the first rollout of a chunk; by replayed band the rule in force at each
-    step.
-    """
+    """What one process found in its chunks of the log: ``uses``, the sums for the acceptance tables of the first
+    (`first`) and of later epochs (`reused`); ``parts``, for each chunk, by its first rollout, rows of the table
+    over_time and notes; and ``states``, for each replayed band the rule in force at each step."""
 
     uses: dict[str, Sums]
     parts: dict[int, tuple[list[OverTimeRow], Notes]]

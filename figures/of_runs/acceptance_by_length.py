@@ -1,6 +1,5 @@
 """Share of responses kept (acceptance) by length under each rule: measured points and the Gaussian distribution's curve
-(T1, T2).
-"""
+(T1, T2)."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def bin_labels(found: Frame, by_length: bool = True) -> dict[int, str]:
-    """Return a name by number of each bin: its range, in tokens if ``by_length``; or only the number if the runs' bins
-    differ."""
+    """Return, by number of each bin of the rows ``found``, its name: its range, in tokens if ``by_length``; or only its
+    number if the runs' bins differ."""
     bins = found[["bin", "bin_lo", "bin_hi"]].drop_duplicates().sort_values("bin")
     if bins["bin"].is_unique:
         ranges = {int(b): (lo, hi) for b, lo, hi in bins.itertuples(index=False)}

@@ -76,7 +76,7 @@ def in_one_line(error: Exception) -> tuple[str, int]:
 
 
 def run_cli(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command-line entry point and exit with its status.
+    """Run ``main``, the function that a command line calls, and exit with the status that it returns (None: 0).
 
     An error becomes one line on stderr. The exit status is 2 for bad input, a package that is missing because the extra
     that brings it was not installed, and an error of the operating system, such as a full disk; 3 if training diverged;

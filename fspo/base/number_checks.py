@@ -12,8 +12,8 @@ from fspo.base.errors import UserError
 
 
 def as_numbers(name: str, value: ArrayLike) -> NDArray[np.float64]:
-    """Return ``value`` as a float64 array, NaN and infinities kept; raise UserError if it is no regular array of
-    numbers."""
+    """Return ``value`` as a float64 array, NaN and infinities kept; raise UserError, whose message names it ``name``,
+    if it is no regular array of numbers."""
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ ALL = "all"
 
 def make_parser(cls: type, prog: str, description: str) -> CommandParser:
     """Build the parser of a configuration dataclass ``cls``: one option for each field, and ``--config FILE``. ``prog``
-    is the command as a user types it."""
+    is the command as a user types it, ``description`` says in ``--help`` what it does."""
     parser = CommandParser(prog, description, usage=f"{prog} [--config FILE] [--OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="YAML file; the command line wins over it")
     parser.add_class_arguments(cls, None)
@@ -109,7 +109,7 @@ def _check_values(cls: type, namespace: Any, prefix: str = "") -> None:
 
 
 def option_names(cls: type, prefix: str = "") -> list[str]:
-    """Return the dotted names of all options of a configuration dataclass, groups included."""
+    """Return the dotted names of all options of a configuration dataclass, groups included, each after ``prefix``."""
     names = []
     for name, hint in get_type_hints(cls).items():
         names.append(prefix + name)

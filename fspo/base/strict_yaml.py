@@ -15,14 +15,15 @@ class StrictLoader(yaml.SafeLoader):
     for a value too large for memory."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node as SafeLoader does; raise ComposerError for an alias."""
+        """Compose a node of the YAML document as SafeLoader does, with the same arguments; raise ComposerError for an
+        alias."""
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
             raise ComposerError(None, None, "an alias stands for another value: write it out", mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Compose a mapping as SafeLoader does; raise ComposerError if it holds a name twice."""
+        """Compose a mapping of the YAML document as SafeLoader does; raise ComposerError if it holds a name twice."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:

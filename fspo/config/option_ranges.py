@@ -53,8 +53,8 @@ def number(
     below: bool = False,
     also: tuple[float, ...] = (),
 ) -> Any:
-    """Make a dataclass field for a number with a range, as in `Range`; with the default None the option may be left
-    out."""
+    """Make a dataclass field for a number with the default ``default`` (None: the option may be left out) and a range,
+    whose parts are those of `Range`."""
     return field(default=default, metadata={"range": Range(low, high, above, below, also)})
 
 

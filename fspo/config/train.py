@@ -20,7 +20,8 @@ from fspo.rules.gone import GONE_PARTS
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Options of a training run.
+    """Options of a training run: those below, and the groups ``model``, ``task``, ``rule``, ``correction``, ``batch``,
+    ``sampling``, ``optim``, ``log``, ``eval`` and ``warmup``, each with a class of its own.
 
     Parameters
     ----------

@@ -35,7 +35,8 @@ class Plain:
         """Do nothing, because no pass gathers parameters."""
 
     def clip_gradient(self, accelerator: Accelerator, model: torch.nn.Module, max_norm: float) -> float:
-        """Clip the norm of the gradient over all processes and return the norm before clipping.
+        """Scale the gradient over all processes down to the norm ``max_norm`` where it is larger, and return its norm
+        before.
 
         Call it right before the optimizer's step: parameters that forward passes gathered are freed here."""
         self.settle()

@@ -32,7 +32,7 @@ def holders(tensor: torch.Tensor) -> int:
 
 
 def put(parameter: torch.Tensor, value: torch.Tensor) -> None:
-    """Write a full tensor, the same in every process, into a parameter, which may be sharded.
+    """Write a full tensor ``value``, the same in every process, into a parameter, which may be sharded.
 
     The processes send each other nothing. The trainer maps the full tensor from a file into memory, so that a process
     reads only the rows that it takes."""

@@ -26,7 +26,7 @@ FEW_VALUES = tuple(name for name, column in gradschema.LOG_COLUMNS.items() if co
 
 
 def file_name(rollout: int, rank: int) -> str:
-    """Return the name of the log file of one rollout and process."""
+    """Return the name of the log file that the process number ``rank`` writes of one rollout."""
     return f"rollout-{rollout:08d}-rank-{rank:04d}.parquet"
 
 

@@ -151,7 +151,8 @@ class GradLog:
         return name in self.table.column_names and (len(self) == 0 or self.table[name].null_count < len(self))
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column as a numpy array (N,); nulls become NaN in floating columns, and False, 0 or "" in others."""
+        """Return the column ``name`` as a numpy array (N,); nulls become NaN in floating columns, and False, 0 or "" in
+        others."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -170,7 +171,7 @@ class GradLog:
         return values.to_numpy()
 
     def count(self, name: str, value: str) -> int:
-        """Count the rows that hold ``value`` in a column of text."""
+        """Count the rows that hold ``value`` in the column ``name``, one of text."""
         import pyarrow.compute as pc
 
         return int(pc.sum(pc.equal(self.table[name], value)).as_py() or 0)  # type: ignore[attr-defined]

@@ -123,7 +123,7 @@ class UpdateMemory:
             write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
 
     def load(self, checkpoint: str | Path | None) -> None:
-        """Take up what `save` wrote.
+        """Take up what `save` wrote to the folder of a checkpoint; do nothing if it is None.
 
         Raises UserError if the rule adapts its range and the folder holds no state of it, or one that cannot be read.
         """

@@ -39,16 +39,16 @@ class FSPOTrainer(LoggedTrainer):
 
     Parameters
     ----------
-    args : FSPOConfig: TRL's options and those of the rule
+    args : FSPOConfig
+        TRL's options and those of the rule.
     others
         All other arguments are those of `trl.GRPOTrainer`.
 
     Raises
     ------
     UserError
-        If ``args`` is no FSPOConfig: TRL's options and those of the rule, if its options would keep the rule from
-        applying, if the installed release of TRL lacks a method that is replaced here, or if ``output_dir`` holds the
-        log of another run.
+        If ``args`` is no FSPOConfig, if its options would keep the rule from applying, if the installed release of TRL
+        lacks a method that is replaced here, or if ``output_dir`` holds the log of another run.
     """
 
     args: FSPOConfig

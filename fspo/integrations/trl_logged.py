@@ -180,7 +180,8 @@ class LoggedTrainer(GRPOTrainer):
         entropy: Tensor | None,
         scores: Scores | None,
     ) -> None:
-        """Add the rows of one microbatch to the gradient log.
+        """Add the rows of one microbatch to the gradient log, from what the rule did (``records``) and the responses'
+        scores, if taken.
 
         Parameters
         ----------
@@ -214,7 +215,7 @@ class LoggedTrainer(GRPOTrainer):
         self.log_writer.append(rows)
 
     def take_scores(self, inputs: dict[str, Any]) -> Scores | None:
-        """Return the scores of a microbatch's responses, or None if none are taken at this update.
+        """Return the scores of the responses in TRL's microbatch ``inputs``, or None if none are taken at this update.
 
         They are taken at the last update of the first pass over a rollout, in every ``score_every``-th rollout."""
         chosen = max(self.first_pass // self.args.gradient_accumulation_steps, 1) - 1

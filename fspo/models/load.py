@@ -132,7 +132,8 @@ def load_model(
 def ready_for_training(
     model: PreTrainedModel, name: str, *, gradient_checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """Return the model in eval mode without dropout; add gradient checkpointing (non-reentrant) and adapters if asked.
+    """Return the model in eval mode without dropout; add gradient checkpointing (non-reentrant) and adapters (``lora``)
+    if asked.
 
     Raises UserError if an option is impossible for this model; the message calls the model ``name``."""
     switch_dropout_off(model)
@@ -166,7 +167,8 @@ def switch_dropout_off(model: torch.nn.Module) -> None:
 
 
 def load_tokenizer(name_or_path: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer with a pad token, padding on the left; ``"embedded"`` and ``"random:NAME"`` need no files.
+    """Load the tokenizer of the model ``name_or_path``, with a pad token, padding on the left; ``"embedded"`` and
+    ``"random:NAME"`` need no files.
 
     A tokenizer without a pad token pads with its end token. That is safe, because masks and not token values tell
     padding from text.

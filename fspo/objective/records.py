@@ -28,8 +28,9 @@ class Records:
     number of tokens, and ``count`` is how many there could have been; ``missing`` counts tokens without a
     log-probability of the sampler.
 
-    The fields of the mismatch are None where the sampler's log-probs are unknown, and the fields ``correction_*`` where
-    the run has no correction.
+    The names of fields about the mismatch begin with the ratio: ``engine`` (E), ``staleness`` (D), ``behaviour`` (D +
+    E), ``total`` (S + D + E); ``k2_max`` and ``k3_max`` are the largest k2 = x^2/2 and k3 of a token. They are None
+    where the sampler's log-probs are unknown, and the fields ``correction_*`` where the run has no correction.
 
     A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and ``clipped_weight`` are
     means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN. ``band_accept`` is true if every

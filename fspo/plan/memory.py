@@ -69,8 +69,9 @@ class MemoryPlan:
 
 
 def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int, int, int, int]:
-    """Count the entries of a model's parameters: all, the trainable ones, those of the largest decoder layer, and those
-    of the final norm with the output layer. FSDP2 gathers each such part as one. Tied parameters count once.
+    """Count the entries of the parameters of a model with the configuration ``shape``, and adapters if ``lora`` is
+    given: all, the trainable ones, those of the largest decoder layer, and those of the final norm with the output
+    layer. FSDP2 gathers each such part as one. Tied parameters count once.
 
     Raises UserError if the model has no list of decoder layers."""
     model = meta_model(shape, "float32", False, lora)
@@ -85,7 +86,8 @@ def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int
 
 
 def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | None = None) -> MemoryPlan:
-    """Compute the memory of a run; ``shape`` is the model's configuration, by default that of the model it names.
+    """Compute the memory that the training run ``config`` needs on ``machine``; ``shape`` is the model's configuration,
+    by default that of the model that the run names.
 
     Raises UserError if the model's configuration cannot be found, or if it is no decoder-only transformer."""
     shape = shape or shape_of(config.model.name_or_path)

@@ -4,8 +4,7 @@ For a layer y_t = W x_t (t a token) the gradient of response i's S in W is G_i =
 delta_t = dS_i/dy_t (docs/theory.md section 1 for psi and S). The hooks get x in the forward pass and delta in the
 backward pass, and immediately project each from its full width to k numbers per token, by random matrices P_in and
 P_out. The product of the projections, P_out^T G_i P_in, is hashed into the sketch. Gradients of weights are never
-formed: `backward` asks autograd for the gradient at the embeddings' output alone.
-"""
+formed: `backward` asks autograd for the gradient at the embeddings' output alone."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class ScoreHooks:
 
     def _by_response(self, x: Float[torch.Tensor, "*_ F"]) -> Float[torch.Tensor, "B _ F"] | None:
         """Return activations as (B, tokens, features); None if their shape does not tell which response each row
-        belongs to.
-        """
+        belongs to."""
         if x.dim() >= 3 and x.shape[0] == self._batch:
             return x.reshape(self._batch, -1, x.shape[-1])
         if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:
@@ -133,8 +131,7 @@ class ScoreHooks:
 
     def _lookup(self, module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor | None:
         """Forward hook of an embedding: detach its output from the graph, so that the backward pass ends there, and
-        keep the output for `backward`.
-        """
+        keep the output for `backward`."""
         if not torch.is_grad_enabled():
             return None
         # Gradient checkpointing runs the embedding again in the backward pass; its output was kept in the forward pass.
@@ -197,11 +194,10 @@ class ScoreHooks:
     def listener(
         self, head: nn.Module, hidden: Float[torch.Tensor, "N H"], rows: Int64[torch.Tensor, " N"]
     ) -> HeadListener | None:
-        """Return a listener that scores an output layer which computes log-probs tile by tile.
+        """Return a listener that adds up the scores of ``head``, an output layer which computes log-probs tile by tile.
 
         ``hidden`` (N, H) is the layer's input at the tokens, ``rows`` (N,) int64 the number of each token's response.
-        The result is None if the layer has no trainable parameter or gradients are switched off.
-        """
+        The result is None if the layer has no trainable parameter or gradients are switched off."""
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():
             return None
@@ -226,8 +222,7 @@ class ScoreHooks:
     ) -> Float[torch.Tensor, "B i j"]:
         """Sum the outer products of the rows of ``left`` and ``right``, one row for each token, over each response.
 
-        ``labels`` are the numbers of the tokens' responses.
-        """
+        ``labels`` are the numbers of the tokens' responses."""
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
         for row in labels.unique().tolist():  # a short loop: a turn for each response with a token in `labels`
             own = labels == row
@@ -238,8 +233,7 @@ class ScoreHooks:
         """Forward hook of a normalisation layer: score its weight and bias entry by entry.
 
         The layer must be affine in its weight: output = f(x; 0) + weight * (f(x; 1) - f(x; 0)) + bias, where f(x; v) is
-        the layer's output for input x with every weight set to v and no bias.
-        """
+        the layer's output for input x with every weight set to v and no bias."""
         if not torch.is_grad_enabled() or not output.requires_grad:
             return None
         site = self._sites[module]
@@ -339,8 +333,7 @@ class ScoreHooks:
         """Return the projected gradient of an embedding's weight, P_row^T G P_col, (B, kept rows, kept columns).
 
         P_row and P_col are the random matrices that project the rows (token ids) and the columns (features) of the
-        gradient G = sum over tokens t of onehot(id_t) grad_t^T, with grad_t the gradient of the embedding's output.
-        """
+        gradient G = sum over tokens t of onehot(id_t) grad_t^T, with grad_t the gradient of the embedding's output."""
         assert ids is not None
         entries, dtype = self.trainable[str(site.weight)][0], self._dtype(grad)
         right = self.sketcher.project(grad, site.col_key).to(dtype)

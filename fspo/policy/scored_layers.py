@@ -30,8 +30,7 @@ class Tap(torch.autograd.Function):
         """Return ``output`` unchanged (as a view).
 
         Keep the tensor ``saved`` and the function ``receive``: the backward pass calls it with the gradient and the
-        tensor.
-        """
+        tensor."""
         ctx.save_for_backward(saved)
         ctx.receive = receive
         return output.view_as(output)
@@ -71,9 +70,9 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Set the sums over the logits' gradient to 0 for a new backward pass; return whether no parameter needs a
-        gradient in this pass. Autograd does not tell the pass whether the output layer's gradients are needed.
-        """
+        """For a layer with ``vocabulary`` outputs, set the sums over the logits' gradient to 0 for a new backward pass;
+        return whether no parameter needs a gradient in this pass. Autograd does not tell the pass whether the output
+        layer's gradients are needed."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
@@ -83,8 +82,7 @@ class HeadListener:
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
         """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums over tiles.
 
-        The memory of ``delta`` is used again for the next tile.
-        """
+        The memory of ``delta`` is used again for the next tile."""
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -133,8 +131,7 @@ def _kind(module: nn.Module) -> str | None:
 def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]:
     """Return the modules whose parameters can be scored: module -> its `Site`.
 
-    ``names`` maps ``id(parameter)`` to the name of each trainable parameter.
-    """
+    ``names`` maps ``id(parameter)`` to the name of each trainable parameter."""
     uses: dict[str, int] = {}
     found: list[tuple[nn.Module, str, str, str | None, str | None]] = []
     for path, module in model.named_modules():
@@ -160,13 +157,12 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
     """Return a `Sketcher` for gradient parts of the shapes ``shapes``; ``draw`` are the other arguments of `Sketcher`.
 
-    The last sketcher made is cached, so that all passes of a rollout share its projections.
-    """
+    The last sketcher made is cached, so that all passes of a rollout share its projections."""
     return Sketcher(dict(shapes), *draw)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return an activation (rows, ...) at about `CHECKED_TOKENS` evenly spaced rows, one for each token; of an
+    """Return an activation ``x`` (rows, ...) at about `CHECKED_TOKENS` evenly spaced rows, one for each token; of an
     activation (B, tokens, ...) only the first response's tokens are taken."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
@@ -175,7 +171,8 @@ def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
 def output_with_weight(
     module: nn.Module, x: Float[torch.Tensor, "*shape"], value: float
 ) -> Float[torch.Tensor, "*shape"]:
-    """Return the output of a module with every weight set to `value` and no bias, without running its hooks."""
+    """Return the output of a module for the input ``x`` with every weight set to ``value`` and no bias, without running
+    its hooks."""
     # Copy the module without copy.copy, which would run the constructor of a module that FSDP2 has wrapped.
     twin = object.__new__(type(module))
     own = {n: torch.zeros(p.shape, dtype=p.dtype, device=p.device) for n, p in module.named_parameters()}
@@ -189,7 +186,6 @@ def close(a: Shaped[torch.Tensor, "*#shape"], b: Shaped[torch.Tensor, "*#shape"]
     """Return whether two tensors are equal up to rounding in float32, or in their own type if that is coarser.
 
     The least tolerance is float32's, because normalisation layers compute in float32. NaN equals NaN, so that a
-    response whose numbers are not finite does not count as a difference.
-    """
+    response whose numbers are not finite does not count as a difference."""
     eps = max(torch.finfo(t.dtype).eps for t in (a, b, torch.empty(0)))
     return torch.allclose(a.double(), b.double(), rtol=8 * eps, atol=8 * eps * float(b.abs().max()), equal_nan=True)

@@ -1,8 +1,7 @@
 """The score psi = grad log pi(y) of every response of a batch, as a sketch.
 
 `score` makes one forward and one backward pass. The backward pass stops at the embeddings and writes no gradient of a
-parameter. docs/theory.md section 1 defines psi and S.
-"""
+parameter. docs/theory.md section 1 defines psi and S."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
     """Inside the ``with`` block, put the model in eval mode, without switching gradient checkpointing off.
 
     Layers with gradient checkpointing and no dropout stay in train mode, because checkpointing works only there. The
-    training flag of each module is restored afterwards.
-    """
+    training flag of each module is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     for module, training in modes:

@@ -7,8 +7,7 @@ one vector of `width` buckets (a count sketch). For any two gradients u, v under
     E <sketch(u), sketch(v)> = <u, v>,
 
 because E[P P^T] = I for P_row and for P_col, and two different entries in one bucket have independent signs.
-If all parts together have at most `width` entries, they are laid side by side and no two share a bucket.
-"""
+If all parts together have at most `width` entries, they are laid side by side and no two share a bucket."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ def random_words(seed: int, rollout: int, name: str, count: int) -> UInt64[np.nd
     """Return ``count`` uint64 words that depend on (seed, rollout, name) alone.
 
     Philox is counter-based and its raw stream is fixed by NumPy's stability policy (NEP 19), so every process, device
-    and version draws the same words.
-    """
+    and version draws the same words."""
     digest = hashlib.blake2b(f"{seed}/{rollout}/{name}".encode(), digest_size=16).digest()
     return np.random.Philox(key=int.from_bytes(digest, "little")).random_raw(count).astype(np.uint64)
 
 
 def random_signs(seed: int, rollout: int, name: str, shape: tuple[int, ...]) -> Int8[np.ndarray, " ..."]:
-    """Return independent signs, +1 or -1 with probability 1/2 each, as int8 of the shape ``shape``."""
+    """Return independent signs, +1 or -1 with probability 1/2 each, as int8 of the shape ``shape``; they depend on
+    seed, rollout, name and shape alone."""
     count = int(np.prod(shape))
     words = random_words(seed, rollout, name, -(-count // 64)).astype("<u8")
     bits = np.unpackbits(words.view(np.uint8), count=count, bitorder="little")
@@ -82,8 +81,7 @@ class Sketcher:
 
     def side(self, length: int) -> int:
         """Return how many rows (or columns) remain when the ``length`` rows (or columns) of a gradient's matrix are
-        projected: at most k, the number of columns of a random projection. Without a projection all remain.
-        """
+        projected: at most k, the number of columns of a random projection. Without a projection all remain."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:
@@ -97,8 +95,7 @@ class Sketcher:
     def project(self, x: Float[torch.Tensor, "*rows _"], key: str) -> Float[torch.Tensor, "*rows _"]:
         """Multiply `x` (..., length) by the projection matrix named `key` times sqrt(k), and return (..., k).
 
-        With ``length`` <= k nothing is projected and `x` is returned.
-        """
+        With ``length`` <= k nothing is projected and `x` is returned."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
@@ -109,8 +106,7 @@ class Sketcher:
         entry is added there.
 
         The factor is a random sign (1 if all parts are laid side by side). It is divided by sqrt(k) if the rows of the
-        part are projected to k, and again if its columns are, because `project` multiplies by sqrt(k) each time.
-        """
+        part are projected to k, and again if its columns are, because `project` multiplies by sqrt(k) each time."""
         start, size = self._spans[name]
         shape = self.shapes[name]
         scale = 1.0

@@ -187,10 +187,9 @@ class PlannedRun(NamedTuple):
 
 
 def planned(design: ReproductionDesign, task: str, out: Path, threads: int) -> Iterator[PlannedRun]:
-    """Yield the runs of a design on one task; run folders go to ``out/runs``.
+    """Yield the runs of a design on one task, each with ``threads`` CPU threads; run folders go to ``out/runs``.
 
-    All arms of a set have one seed before any has the next, so that a reproduction that is stopped has whole seeds.
-    """
+    All arms of a set have one seed before any has the next, so that a reproduction that is stopped has whole seeds."""
     for name, runs in design.sets.items():
         for number, seed in enumerate(runs.seeds.get(task, ())):
             for arm, own in runs.arms.items():

@@ -172,7 +172,8 @@ def put_aside(job: Job) -> None:
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, description: str = "training") -> dict[Path, str]:
-    """Run training processes, ``at_once`` at a time, with one progress bar; jobs that are over are skipped.
+    """Run training processes, ``at_once`` at a time, with one progress bar called ``description``; jobs that are over
+    are skipped.
 
     Returns
     -------

@@ -42,6 +42,8 @@ class Prompts:
 @dataclass
 class Collector:
     """Samples and judges responses: process ``rank`` of ``world`` samples a part, and all processes get all responses.
+    ``sampling`` says how they are sampled, ``chat_template`` whether prompts get the tokenizer's template (None: if
+    there is one).
 
     Prompts of more than ``max_prompt_tokens`` tokens are left out and counted. ``seconds`` holds the wall time by part.
     """
@@ -91,11 +93,11 @@ class Collector:
         step: int,
         sampling: SamplingConfig | None = None,
     ) -> RolloutBatch:
-        """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0.
+        """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0. ``step`` is the
+        number of updates done before, which names the version of the weights.
 
-        The random numbers of sampling depend on nothing but the seed, the stream ("train" or "eval"), the
-        rollout, the number that identifies the response in the run, and the token's position.
-        """
+        The random numbers of sampling depend on nothing but the seed, the stream ("train" or "eval"), the rollout, the
+        number that identifies the response in the run, and the token's position."""
         began = time.perf_counter()
         count = len(prompts.examples)
         mine = np.array_split(np.arange(count), self.world)[self.rank]
@@ -159,12 +161,11 @@ class Collector:
 
 
 def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[str] = ()) -> GroupStats:
-    """Compute the advantages of a batch and store them in it; return the number of groups, and of those with equal
-    rewards.
+    """Compute the advantages of a batch by the estimator that is named, and store them in it; return the number of
+    groups, and of those with equal rewards.
 
     A response whose verification failed has reward 0. ``drop`` names kinds of responses ("truncated") that get
-    advantage 0, hence no gradient; they stay in the batch and in the log.
-    """
+    advantage 0, hence no gradient; they stay in the batch and in the log."""
     batch.advantages, stats = advantages(batch.rewards, batch.prompt_ids, estimator)
     if "truncated" in drop:
         batch.advantages[batch.truncated] = 0.0

@@ -66,9 +66,9 @@ def draw(
     position: int,
 ) -> DrawnRollout:
     """Sample and verify a rollout from prompt ``position`` of the stream on; every process gets all its responses.
+    ``step`` is the number of updates done before.
 
-    Raises UserError if nearly every prompt exceeds ``task.max_prompt_tokens``.
-    """
+    Raises UserError if nearly every prompt exceeds ``task.max_prompt_tokens``."""
     prompts, following, too_long = next_prompts(collector, config, position, config.batch.prompts)
     batch = collector.collect(model, prompts, config.batch.responses, stream="train", rollout=rollout, step=step)
     groups = give_advantages(batch, config.rule.advantage_estimator(), config.batch.drop)

@@ -51,11 +51,11 @@ def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]
 
 
 def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None:
-    """Add the metrics of a rollout that are known before its updates: rewards, lengths, verifier failures.
+    """Add to ``counts`` the metrics of a rollout that are known before its updates: rewards, lengths, verifier
+    failures.
 
     ``reward_std`` is the mean over groups of the standard deviation of a group's rewards (ddof = 1). TRL 1.16 logs
-    another number under this name, the standard deviation of all rewards of the batch.
-    """
+    another number under this name, the standard deviation of all rewards of the batch."""
     n = len(batch)
     _, group, size = np.unique(batch.prompt_ids, return_inverse=True, return_counts=True)
     squares = np.bincount(group, (batch.rewards - (np.bincount(group, batch.rewards) / size)[group]) ** 2)
@@ -70,7 +70,8 @@ def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None
 
 
 def add_drops(counts: Counts, batch: RolloutBatch, edges: tuple[int, ...]) -> None:
-    """Add the shares of responses that get no gradient because they are truncated, in all and by length bin."""
+    """Add to ``counts`` the shares of responses that get no gradient because they are truncated, in all and by length
+    bin (``edges``, tokens)."""
     counts.add(metric.DROPPED_TRUNCATED, batch.truncated.sum(), len(batch))
     for i, mask in enumerate(length_bins(batch.lengths, edges)):
         if mask.any():

@@ -178,7 +178,8 @@ class Clip(NamedTuple):
     def edge_weight(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
     ) -> Float[Array, "*rows"]:
-        """Return the importance weight at the edge that clips each response; its own weight if no edge clips it."""
+        """Return the importance weight at the edge that clips each response (``side``); its own weight, from its
+        log-ratio S over n tokens, if no edge clips it."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -213,8 +214,8 @@ class Clip(NamedTuple):
     def apply(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
-        """Clip responses (or tokens) with log-ratios S, nats, over n tokens and advantages A; all arrays have one
-        shape. Return sides, multipliers and weights."""
+        """Clip responses (or tokens) with log-ratios S, nats, over n tokens and advantages A at the ``edges`` of their
+        bands; all arrays have one shape. Return sides, multipliers and weights."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))

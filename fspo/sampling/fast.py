@@ -30,7 +30,7 @@ class CacheLayer(CacheLayerMixin):
         self.rows, self.capacity, self.length = rows, capacity, 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate both buffers with the type and on the device of the first keys and values."""
+        """Allocate both buffers with the type and on the device of the first keys and values, the arguments."""
         self.keys, self.values = (
             x.new_empty(self.rows, x.shape[1], self.capacity, x.shape[3]) for x in (key_states, value_states)
         )
@@ -98,7 +98,8 @@ def run_fast(
     pad: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with one preallocated cache; return token ids and
-    log-probs (nats), both (B, max_new_tokens). ``eos`` are the tokens that end a response."""
+    log-probs (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens that end a
+    response, and ``pad`` fills short prompts."""
     steps = config.max_new_tokens
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     number = {prompt: i for i, prompt in enumerate(distinct)}

@@ -48,7 +48,8 @@ def run_generate(
     pad: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with transformers' generation; return tokens int64
-    and log-probs float32 (nats), both (B, max_new_tokens). ``eos`` are the tokens that end a response."""
+    and log-probs float32 (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens
+    that end a response, and ``pad`` fills short prompts."""
     ids, mask = pad_left(prompts, pad, model.device)
     picker = _Picker(noise, ids.shape[1], config)
     with _plain_generation(model):

@@ -158,11 +158,10 @@ def run_vllm(
     config: SamplingConfig,
     eos: list[int],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Send the model's weights to the server, then sample a response to each prompt.
+    """Send the model's weights to the server, then sample a response, which a token in ``eos`` ends, to each prompt.
 
     Yields its tokens int64 (L,), their log-probs float32 (L,) under the distribution that drew them (0 under greedy
-    sampling), and whether it ended at the limit of tokens. Raises UserError if the server does not answer or fails.
-    """
+    sampling), and whether it ended at the limit of tokens. Raises UserError if the server does not answer or fails."""
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     name = server.send(model, eos[0])
     # Give no seed: it would apply to a request, so equal prompts in the request would get equal responses.

@@ -105,11 +105,10 @@ def _plain(edge: float, whole: bool) -> float:
 
 
 def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
-    """Return bins with the requested ``edges``, or without them quantile bins of ``values``.
+    """Return bins with the requested ``edges``, or without them ``number`` quantile bins of ``values``.
 
     Raises UserError if the edges are infinite, do not increase or have no value between them. If no edges are given,
-    the errors are those of :func:`quantile_bins`.
-    """
+    the errors are those of :func:`quantile_bins`."""
     if edges is None:
         return quantile_bins(values, number)
     if not np.all(np.isfinite(edges)):

@@ -16,10 +16,10 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with its cluster-robust standard error and interval (level CONFIDENCE, Student's t).
+    """A regression slope with its cluster-robust standard error ``se`` and the ends of its interval (level CONFIDENCE,
+    Student's t).
 
-    ``reason`` says why numbers are NaN: all of them, or the error and the ends of the interval.
-    """
+    ``reason`` says why numbers are NaN: all of them, or the error and the ends of the interval."""
 
     slope: float = NAN
     se: float = NAN

@@ -141,10 +141,8 @@ class ChainAdd:
         return STEP_TOKENS * (self.config.max_steps + 1)
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
-        """Return the prompt and the worked solution of the warm-up's example ``index``, as `TeachingTask` says.
-
-        The pairs (start, addend) are those of the train split.
-        """
+        """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``. The
+        prompts are those of the train split; with ``slips`` some steps of the solution may be wrong."""
         left, state, addend, draws = _problem(self.config, "warmup", seed, index)
         prompt = prompt_text(left, state, addend)
         steps = []
@@ -161,9 +159,9 @@ class ChainAdd:
         return prompt, "".join(steps)
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Give reward 1 if the response ended, its last step says that no addition is left (counter 0), and the sum
-        there (state) is right; else 0. The text of an end token at the end of a response is ignored.
-        """
+        """Give each response the reward 1 if it ended (``finished``), its last step says that no addition is left
+        (counter 0), and the sum there (state) is right; else 0. The text of an end token at the end of a response is
+        ignored."""
         values = np.zeros(len(examples))
         for i, (example, response, ended) in enumerate(zip(examples, responses, finished, strict=True)):
             last = _LAST_STEP.fullmatch(_SPLIT_STEPS.split(response.removesuffix(EOS))[-1])

@@ -165,12 +165,13 @@ class DatasetTask:
         return len(self._examples[split])
 
     def example(self, split: Split, index: int) -> Example:
-        """Return the example of the row at ``index``."""
+        """Return the example made of the row at ``index`` of a split ("train" or "eval")."""
         size = self.size(split)
         if not 0 <= index < size:
             raise UserError(f"the data set has {size} {split} examples: index {index} does not exist")
         return self._examples[split][index]
 
     def score(self, examples: Sequence[Example], responses: Sequence[str], finished: Sequence[bool]) -> Rewards:
-        """Return the verifier's reward of each ``responses[i]`` to ``examples[i]``."""
+        """Return the verifier's reward of each ``responses[i]`` to ``examples[i]``; a truncated response is judged like
+        any other."""
         return self._verifier.score(examples, responses, finished)

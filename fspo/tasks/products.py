@@ -107,7 +107,8 @@ class ProductsTask(GymTask):
         return MAX_RESPONSE_TOKENS
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
-        """Return a training question and its worked solution, which depend on task, seed and index alone."""
+        """Return a training question and its worked solution, which depend on task, seed and index alone; with
+        ``slips`` some steps of it may be wrong."""
         draws = keyed_uniforms(_WARMUP_PURPOSE, seed, (self.config.seed, index), 0, 1 + 4 * MOST_STEPS)
         example = self.example("train", int(draws[0] * self.config.size))
         first, second = (int(word) for word in str(example.info["expression"]).split(" * "))

@@ -123,7 +123,7 @@ def _nearest_centre(p: Floats, g: Floats, steps: int = 50) -> float:
 
 
 def cosine(u: ArrayLike, v: ArrayLike) -> float:
-    """Return the cosine of two vectors; NaN if one is 0, because a zero vector has no direction."""
+    """Return the cosine of the angle between two vectors; NaN if one is 0, because a zero vector has no direction."""
     u, v = numbers("u", u), numbers("v", v)
     if u.ndim != 1 or u.shape != v.shape:
         raise UserError(f"a cosine needs two vectors of one length; these have shapes {u.shape} and {v.shape}")

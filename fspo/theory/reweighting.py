@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LRE:
-    """The three Length Reweighting Errors LRE_inf, LRE_1 and LRE_2 (docs/theory.md section 3): ``l1 <= l2 <= inf``."""
+    """The three Length Reweighting Errors LRE_inf, LRE_1 and LRE_2 (docs/theory.md section 3), ``l1 <= l2 <= inf``, and
+    the mean acceptance over the shares of the lengths."""
 
     inf: float
     l1: float

@@ -86,7 +86,8 @@ def save(
     past: Iterable[int] = (),
     writes: bool = True,
 ) -> Path:
-    """Write a checkpoint, remove all checkpoints but the newest ``keep``, and return the new one's folder.
+    """Write a checkpoint (weights, the optimizer's moments and the counters ``state``), remove all checkpoints but the
+    newest ``keep``, and return the new one's folder.
 
     Every process must call this. The process whose ``writes`` is true writes all files but the shards of other
     processes.
@@ -157,7 +158,8 @@ def export(run: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     """Save the trained model and its tokenizer as a Hugging Face folder in the run folder ``run`` (with LoRA the
     adapters alone).
 
-    Every process must call this, because sharded tensors are gathered. Returns the folder."""
+    Every process must call this, because sharded tensors are gathered; the one whose ``writes`` is true writes. Returns
+    the folder."""
     target = run / MODEL
     tensors: dict[str, torch.Tensor] = trainable(model)
     if not hasattr(model, "peft_config"):

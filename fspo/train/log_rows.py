@@ -15,10 +15,10 @@ from fspo.train.updates import Shard
 
 
 class UpdateColumns(NamedTuple):
-    """Columns of the gradient log that have one value for all rows of an update, and the rule that trained.
+    """Columns of the gradient log that have one value for all rows of an update (its rollout, the number of updates
+    before it, the phase, ...), and the rule that trained.
 
-    ``behaviour_version`` and ``times_used`` may have a value for each row.
-    """
+    ``behaviour_version`` (the version of the weights that sampled) and ``times_used`` may have a value for each row."""
 
     rollout: int
     step: int
@@ -30,7 +30,8 @@ class UpdateColumns(NamedTuple):
 
 
 class ResponseColumns(NamedTuple):
-    """Columns of the gradient log that are known before any update, each as an array over n responses, (n,)."""
+    """Columns of the gradient log that are known before any update, each an array over n responses, (n,), None where
+    unknown: numbers of prompt and response, whether it was truncated, reward, advantage, entropy."""
 
     prompt_id: np.ndarray
     response_id: np.ndarray

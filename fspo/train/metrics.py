@@ -96,11 +96,11 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide each sum in ``counts`` by its count and return the metrics of a rollout.
+    """Divide each sum in ``counts`` by its count and return the metrics of a rollout by name; ``edges`` are those of
+    the length bins, tokens.
 
     Three metrics are computed from the sums as well: the standard deviation of S, the number of responses in each
-    length bin, and the LRE over the bins that hold responses (docs/theory.md section 3).
-    """
+    length bin, and the LRE over the bins that hold responses (docs/theory.md section 3)."""
     pairs, values = counts.pairs(), counts.values()
     square = values.pop(_MEAN_SQUARE, None)
     if square is not None:

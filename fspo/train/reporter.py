@@ -39,10 +39,9 @@ class Reporter:
 
     @contextmanager
     def training(self, label: str, done: int, step: int) -> Iterator[None]:
-        """Start a run's progress bar and trackers; end them when the ``with`` block ends.
+        """Start the trackers and progress bar (called ``label``) of a run; end them when the ``with`` block ends.
 
-        ``done`` rollouts and ``step`` updates were made before, by the run that is resumed; both are 0 in a new run.
-        """
+        ``done`` rollouts and ``step`` updates were made before, by the run that is resumed; both are 0 in a new run."""
         init_trackers(self.accelerator, self.config, step)
         with tqdm(
             total=self.config.rollouts,
@@ -56,7 +55,7 @@ class Reporter:
         self.accelerator.end_training()
 
     def warn(self, kind: str, message: str) -> None:
-        """Print a warning on the main process, at most once for each value of ``kind``."""
+        """Print the warning ``message`` on the main process, at most once for each value of ``kind``."""
         if self.accelerator.is_main_process and kind not in self._warned:
             self._warned.add(kind)
             tqdm.write(f"warning: {message}", file=sys.stderr)
@@ -99,8 +98,8 @@ class Reporter:
             self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=step)
 
     def rollout_done(self, label: str, values: dict[str, float]) -> None:
-        """Advance the progress bar by one rollout and show its reward, clip ratio and mean length, from its metrics
-        ``values``."""
+        """Advance the progress bar, called ``label``, by one rollout and show its reward, clip ratio and mean length,
+        from its metrics ``values``."""
         if self._bar is not None:
             self._bar.set_description_str(
                 f"train {label} reward {values[metric.REWARD]:.3f} "

@@ -53,11 +53,11 @@ class ScoreLog:
         return bool(log.score_every) and rollout % log.score_every == 0 and since in self.config.scored_updates()
 
     def scored(self, rollout: int, shards: list[Shard]) -> list[Shard]:
-        """Take the scores of the responses in a minibatch's shards; return the shards with the scores filled in.
+        """Take the scores of the responses in a minibatch's shards, with the random projections of ``rollout``; return
+        the shards with the scores filled in.
 
         A shard whose responses have no gradient gets no scores: without a KL term these are the responses with A = 0.
-        If the scores leave out trainable parameters, a warning says so once in a run.
-        """
+        If the scores leave out trainable parameters, a warning says so once in a run."""
         config, found = self.config, list(shards)
         for i, shard in enumerate(shards):
             if shard.micro.trains and (not shard.micro.dummy or layout_of(self.model).in_step):
@@ -84,11 +84,9 @@ class ScoreLog:
         return found
 
     def update(self, batch: RolloutBatch, records: Sequence[Record], *, step: int, since: int, epoch: int) -> None:
-        """Add the rows of one update to the gradient log.
-
-        Before it, ``step`` updates of the run, ``since`` updates since the rollout and ``epoch`` passes over the
-        rollout were made.
-        """
+        """Add the rows of one update to the gradient log, from what the rule did to each shard (``records``). Before
+        it, ``step`` updates of the run, ``since`` updates since the rollout and ``epoch`` passes over the rollout were
+        made."""
         update = UpdateColumns(batch.rollout, step, batch.behaviour_version, self.rule, "train", since, epoch)
         for record in records:
             shard = record.shard

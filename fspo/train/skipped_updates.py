@@ -48,7 +48,8 @@ def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
 
 
 def stop_if_many(skipped: int, limit: int, step: int, cause: str) -> None:
-    """Raise TrainingDiverged, which names ``cause``, if more than ``limit`` updates were skipped."""
+    """Raise TrainingDiverged, which names update ``step`` and ``cause``, if more than ``limit`` updates were
+    skipped."""
     if skipped > limit:
         raise TrainingDiverged(
             f"{skipped} updates were skipped, more than optim.max_skipped_updates={limit}; the last, update {step}: "

@@ -189,11 +189,11 @@ class Updater:
         return self.over_processes(sums)
 
     def global_rows(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Gather log-ratio (nats), length (tokens) and advantage of a minibatch's n responses from all processes, (n,).
+        """Gather log-ratio (nats), length (tokens) and advantage of a minibatch's n responses from all processes, (n,);
+        ``records`` are those of this process.
 
         The responses of all processes are sorted by row number, so every process gets the same arrays, however the rows
-        were divided into microbatches.
-        """
+        were divided into microbatches."""
         parts = gather_object(
             [
                 (record.shard.micro.rows, record.rows["log_ratio"], record.rows["length"], record.advantages)

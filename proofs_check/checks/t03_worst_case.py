@@ -44,8 +44,8 @@ def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float
 
 
 def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> float:
-    """Return the largest (``sign`` 1) or least (-1) F(x, s) of T3 over x in the range ``drift`` and s in the range
-    ``scale``, by a grid that closes in on the best point."""
+    """Return the largest (``sign`` 1) or least (-1) F(x, s) of T3 for the half-widths u_lo and u_hi, over x in the
+    range ``drift`` and s in the range ``scale``, by a grid that closes in on the best point."""
     box = np.array([drift, scale])
     ends = box.copy()
     best = 0.0

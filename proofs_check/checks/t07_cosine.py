@@ -72,8 +72,8 @@ def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
 
 def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
     """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 random directions u finds,
-    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median, and the next u the
-    sum."""
+    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median; the sum is the next
+    u."""
     best = 0.0
     for u in rng.normal(size=(40, g.shape[1])):
         for _ in range(30):

@@ -70,7 +70,8 @@ def excess_at_second(
 
 
 def equal_acceptance(dist: tails.Changed, v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float) -> float:
-    """Return the exponent at which two lengths have the acceptance ``alpha``, at 50 digits; see `excess_at_second`."""
+    """Return the exponent at which two lengths have the acceptance ``alpha``, at 50 digits. Arguments as in
+    `excess_at_second`."""
     with mp.workdps(DIGITS):
         return float(least_root(excess_at_second(dist, v, lengths, alpha, H), H - 4, H + 4))
 

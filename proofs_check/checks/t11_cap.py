@@ -65,8 +65,9 @@ class Responses:
 
 
 def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], float]:
-    """Return a function of the cap K: the mean squared error of the mean of min(w, K) A psi over n responses, as a sum
-    over all outcomes of the n responses. ``tilt`` as in `Responses.outcomes`."""
+    """Return a function of the cap K: the mean squared error of the mean of min(w, K) A psi over n responses drawn from
+    ``dist``, as a sum over all outcomes. With ``tilt`` large weights and the first gradient come together more often.
+    """
     index, chance = dist.outcomes(tilt)
     truth = (chance * dist.w[index[:, 0]]) @ dist.gradients[index[:, 1]]
     at = np.array(list(product(range(chance.size), repeat=n)))

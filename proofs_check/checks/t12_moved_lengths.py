@@ -67,8 +67,8 @@ def stationary(rng: np.random.Generator) -> tuple[Bandit, Floats]:
 
 
 def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
-    """Return how far 20 gradient steps of size .3 by the preset ``name`` move a policy's logits, and whether any
-    response was clipped."""
+    """Return how far 20 gradient steps of size .3 by the preset ``name`` move the logits, and whether any was
+    clipped."""
     rule, clipped, start = preset(name).rule, False, bandit.new
     for _ in range(20):
         terms, _ = update_terms(bandit, rule)
@@ -113,8 +113,8 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
 def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
     """Test T12 (c) for ten random cubic fields g with g(theta*) = 0, whose derivative there is H, and quadratic b: the
     zero of g + tau b is theta* - tau H^-1 b + O(tau^2), since its distance from the stated zero falls like tau^2. The
-    test's x > 0 enlarges the stated shift by the part x. Near misses: ``sign`` 1 reverses the shift, ``transposed`` has
-    H^T."""
+    test's x > 0 enlarges the stated shift by the part x. Near misses: ``sign`` 1 reverses the shift, ``transposed`` H.
+    """
     shifts, stated, taus = [], [], np.array([1e-3, 1e-4])
     for _ in range(10):
         H, b, curved, bent = (rng.standard_normal(shape) for shape in ((3, 3), 3, (3, 3, 3), (3, 3)))

@@ -120,8 +120,7 @@ the factor of some responses of a small policy.
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
-    """Return the factor (N,) by which the correction ``name`` on D + E multiplies responses' gradients; 1 for
-    "none"."""
+    """Return the factor (N,) by which the correction ``name`` on D + E multiplies gradients; 1 for the name "none"."""
     R = chain.staleness + chain.engine
     if name == "none":
         return np.ones_like(R)

@@ -43,8 +43,7 @@ class ScaleFamily(WithMoments):
 
 @dataclass(frozen=True)
 class GaussianTokens(ScaleFamily):
-    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn at once, from N(mu L, sigma^2
-    L)."""
+    """Independent token log-ratios with the distribution N(mu, sigma^2). S is drawn directly, not summed."""
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
         """Draw the token log-ratios of responses, (draws, length)."""
