@@ -13,6 +13,7 @@ import pytest
 
 from fspo.gradlog import GradLogWriter
 from fspo.rules import DriftStats, Rule, preset, token_k3
+from tests.analysis.doctor.planted import update_rows
 
 
 @dataclass(frozen=True)
@@ -69,38 +70,13 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
             square = np.maximum(plan.sigma**2 * L * update, S * S / L)
             low, high = (token_k3(sign * np.sqrt(square)) for sign in (-1.0, 1.0))
             k3 = np.clip(0.5 * plan.sigma**2 * L * update, np.maximum(L * token_k3(S / L), low), high)
-            m = rule.centre(DriftStats.of(k3, square, L))
-            done = rule.apply(S, L, A, m)
             scored = update == plan.minibatches - 1 and plan.width > 0
             psi = directions[0] + 0.02 * L[:, None] * directions[1] + rng.standard_normal((size, plan.width))
             norm = np.linalg.norm(psi, axis=1)
-            rows = {
-                "rollout": rollout,
-                "step": step,
-                "updates_since_rollout": update,
-                "times_used": update // plan.minibatches,
-                "phase": "train",
-                "prompt_id": prompt[at],
-                "response_id": rollout * n + at,
-                "length": length[at],
-                "log_ratio": S,
-                "sum_sq_log_ratio": square,
-                "k3_sum": k3,
-                "reward": reward[at],
-                "advantage": A,
-                "rule": rule.label,
-                "lo": done.lo,
-                "hi": done.hi,
-                "drift": m,
-                "drift_source": "none",
-                "band_accept": done.in_band,
-                "side": done.side,
-                "multiplier": done.multiplier,
-                "weight": done.weight,
-                "score_status": "ok" if scored else "not_taken",
-                "score_norm": norm if scored else np.nan,
-                "score_unit": psi / norm[:, None],
-            }
+            rows = update_rows(rule, S, L, A, square, k3, rollout, step, update, plan.minibatches)
+            rows |= {"prompt_id": prompt[at], "response_id": rollout * n + at, "length": length[at]}
+            rows |= {"reward": reward[at], "score_status": "ok" if scored else "not_taken"}
+            rows |= {"score_norm": norm if scored else np.nan, "score_unit": psi / norm[:, None]}
             rows |= mismatch.rows(at, S, A, step, update)
             writer.append(rows if plan.width else {k: v for k, v in rows.items() if k != "score_unit"})
             step += 1

@@ -1,9 +1,8 @@
-"""Run by torchrun from test_scores_distributed: scores of a rank's rows under DDP and FSDP2, written to a folder.
+"""Run in two processes by test_scores_distributed: scores of a rank's rows under DDP and FSDP2, written to a folder.
 
-``score_processes.py FOLDER`` writes ``CASE-RANK.npz`` for each case of ``CASES``.
+``main(FOLDER)`` writes ``CASE-RANK.npz`` for each case of ``CASES``.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,3 @@ def main(folder: Path) -> None:
 
 def full(x: Any) -> torch.Tensor:
     return x.full_tensor() if hasattr(x, "full_tensor") else x
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from fspo.base.errors import run_cli
-from fspo.base.options import parse
+from fspo.base.options import make_parser, parse
 from fspo.config import TrainConfig
 from fspo.models.load import build_embedded_model
 from fspo.tasks import Example, Rewards
@@ -69,9 +70,12 @@ def model(
         return Qwen3ForCausalLM(config).to(dtype).eval()
 
 
+_parser = cache(partial(make_parser, TrainConfig, "fspo train", ""))
+
+
 def config(output: Path | str, *arguments: str) -> TrainConfig:
     """The tiny run's configuration; later arguments win."""
-    return parse(TrainConfig, [*ARGUMENTS, "--output", str(output), *arguments])
+    return parse(TrainConfig, [*ARGUMENTS, "--output", str(output), *arguments], _parser())
 
 
 def trainer(output: Path | str, *arguments: str, net: Any = None, task: Any = None) -> Any:
@@ -230,11 +234,8 @@ def shard() -> None:
 Runs = list[tuple[Path, list[str]]]
 
 
-def _child(
-    runs: Runs, ports: list[str], kill: tuple[str, int] | None, environment: dict[str, str], sharded: bool
-) -> None:
-    os.environ.update(environment)
-    log = open(f"{runs[0][0]}.{environment.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
+def _child(runs: Runs, ports: list[str], kill: tuple[str, int] | None, sharded: bool) -> None:
+    log = open(f"{runs[0][0]}.{os.environ.get('RANK', 0)}.log", "a")  # noqa: SIM115 (the process ends with it)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, file=log)
@@ -291,20 +292,31 @@ def start(
     environment: dict[str, str] | None = None,
 ) -> list[Any]:
     """Child processes that train one run after another; FSDP2 shards the embedded model where asked for."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
     ports = [str(port) for port in free_ports(len(runs))]
     children = []
     for rank in range(processes):
-        own = dict(environment or {})
-        if processes > 1:
-            own |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-            own |= {"MASTER_ADDR": "127.0.0.1"}
         armed = kill if rank == rank_to_kill else None
-        child = context.Process(target=_child, args=(runs, ports, armed, own, sharded))
-        child.start()
-        children.append(child)
+        children.append(
+            forked(_child, runs, ports, armed, sharded, rank=rank, processes=processes, **environment or {})
+        )
     return children
+
+
+def forked(target: Any, *arguments: Any, rank: int = 0, processes: int = 1, **environment: str) -> Any:
+    """A process that runs a function, one of a gloo group where there are several."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tiny_run", "fspo.train.trainer"])
+    if processes > 1:
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+        environment |= {"MASTER_ADDR": "127.0.0.1"}
+    child = context.Process(target=_with_environment, args=(environment, target, arguments))
+    child.start()
+    return child
+
+
+def _with_environment(environment: dict[str, str], target: Any, arguments: tuple[Any, ...]) -> None:
+    os.environ.update(environment)
+    target(*arguments)
 
 
 def child_log(output: Path, rank: int = 0) -> str:

@@ -3,6 +3,8 @@
 ``two_processes.py FOLDER NAME ARGUMENTS...`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
 """
 
+import faulthandler
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,13 @@ from typing import Any
 import numpy as np
 import tiny_run
 import torch
+from accelerate.state import AcceleratorState
 from tiny_updates import made_batch, move
 
+from fspo.config import TrainConfig
 from fspo.rollouts.batches import RolloutBatch, plan_minibatches
 from fspo.rollouts.metric_sums import Counts
+from fspo.train.launch import make_accelerator
 
 
 def recorded(groups: int = 6, size: int = 4) -> RolloutBatch:
@@ -48,6 +53,20 @@ def main(folder: Path, name: str, *arguments: str) -> None:
         np.save(folder / f"{name}.npy", np.stack(gradients))
         trainer.reporter.metrics.write({"rollout": 0, "phase": "train", **values})
     trainer.accelerator.wait_for_everyone()
+
+
+def ends(ports: list[str]) -> None:
+    """Begin and end a group on each port, with a model that DDP has prepared."""
+    faulthandler.dump_traceback_later(150, exit=True)
+    for port in ports:
+        os.environ["MASTER_PORT"] = port
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = make_accelerator(TrainConfig(cpu=True))
+        model = accelerator.prepare(torch.nn.Linear(8, 8))
+        model(torch.randn(2, 8)).sum().backward()
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+        del model, accelerator
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 from fspo.advantages import advantages
 from fspo.gradlog import GradLogWriter
 from fspo.rules import PRESETS, Preset, preset, token_k3
-from tests.analysis.doctor.planted import clip_columns
+from tests.analysis.doctor.planted import update_rows
 
 KINDS, TOKENS = 6, 12
 """Number of kinds of prompts in a simulated run; number of tokens in its vocabulary, of which token 0 ends a
@@ -254,25 +254,12 @@ def write_simulated_run(run: Path, plan: SimulatedRun, seed: int) -> Path:
             at = np.flatnonzero(prompt * plan.minibatches // count == part)
             tokens = drawn.logprobs(table) - old
             sums = [drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens))]
-            rows = clip_columns(rule, sums[0], drawn.length[at].astype(float), A[at], *sums[1:])
+            L = drawn.length[at].astype(float)
+            rows = update_rows(rule, sums[0], L, A[at], *sums[1:], rollout, step, update, plan.minibatches)
             rows |= by_engine(drawn, tokens, mismatch, at, plan.engine > 0)
-            writer.append(
-                {
-                    **rows,
-                    "rollout": rollout,
-                    "step": step,
-                    "updates_since_rollout": update,
-                    "times_used": update // plan.minibatches,
-                    "phase": "train",
-                    "policy_version": step,
-                    "behaviour_version": step - update,
-                    "prompt_id": prompt[at] + plan.fresh * rollout * 4 * plan.prompts,
-                    "response_id": responses + at,
-                    "length": drawn.length[at],
-                    "truncated": drawn.truncated[at],
-                    "reward": reward[at],
-                }
-            )
+            rows |= {"policy_version": step, "behaviour_version": step - update, "response_id": responses + at}
+            rows |= {"prompt_id": prompt[at] + plan.fresh * rollout * 4 * plan.prompts, "length": drawn.length[at]}
+            writer.append(rows | {"truncated": drawn.truncated[at], "reward": reward[at]})
             each = np.zeros(len(prompt))
             each[at] = rows["multiplier"] * rows["weight"] * A[at]
             each /= drawn.length if rule.weight == "geometric" else 1

@@ -3,8 +3,7 @@
 Each token's log-ratio is a random walk. Each update adds a normal step of variance sigma^2 and mean -sigma^2 / 2 to it,
 so that E[e^S] = 1 in the first epoch. It also shifts S of each response in its minibatch in proportion to A. The
 responses of a group share length and difficulty. Rewards are 0 or 1 and rise as the run learns; advantages are
-standardised in the group, as in GRPO. The metrics are what a trainer would log of these rows, under TRL's names, one
-line an update.
+standardised in the group, as in GRPO. The metrics are those that a check of the rows reads, one line an update.
 """
 
 from __future__ import annotations
@@ -122,26 +121,12 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
             tokens = walk - old + noise
             S, square, k3 = (np.add.reduceat(x, starts)[at] for x in (tokens, tokens**2, token_k3(tokens)))
             S[rng.random(len(at)) < plan.not_finite] = np.nan
-            rows = clip_columns(plan.rule, S, L, A[at], square, k3)
-            writer.append(
-                {
-                    **rows,
-                    "rollout": rollout,
-                    "step": step,
-                    "updates_since_rollout": update,
-                    "times_used": update // plan.minibatches,
-                    "phase": "train",
-                    "policy_version": step,
-                    "behaviour_version": step - update,
-                    "prompt_id": prompt[at],
-                    "response_id": rollout * n + at,
-                    "length": length[at] - plan.uncounted,
-                    "truncated": truncated[at],
-                    "reward": reward[at],
-                }
-            )
-            everyone = {"reward": reward, "length": length, "truncated": truncated, "groups": groups}
-            lines.append(_metrics(rng, rollout, step, rows, L, everyone, plan))
+            rows = update_rows(plan.rule, S, L, A[at], square, k3, rollout, step, update, plan.minibatches)
+            rows |= {"policy_version": step, "behaviour_version": step - update, "prompt_id": prompt[at]}
+            rows |= {"response_id": rollout * n + at, "length": length[at] - plan.uncounted}
+            writer.append(rows | {"truncated": truncated[at], "reward": reward[at]})
+            line = {"rollout": rollout, "step": step, "phase": "train", metric.MEAN_LENGTH: float(length.mean())}
+            lines.append(line | {metric.GRAD_NORM: 1.0, metric.LEARNING_RATE: 1e-6})
             step += 1
             walk += plan.sigma * rng.standard_normal(len(walk)) - plan.sigma**2 / 2
             pull = np.zeros(n)
@@ -152,62 +137,28 @@ def write_run(run: Path, plan: Plan, seed: int) -> Path:
     return run
 
 
-def clip_columns(
-    rule: Rule, S: np.ndarray, L: np.ndarray, A: np.ndarray, square: np.ndarray, k3: np.ndarray
+def update_rows(
+    rule: Rule,
+    S: np.ndarray,
+    L: np.ndarray,
+    A: np.ndarray,
+    square: np.ndarray,
+    k3: np.ndarray,
+    rollout: int,
+    step: int,
+    update: int,
+    minibatches: int,
 ) -> dict[str, Any]:
-    """Return the log's columns of S and of what ``rule`` does to it, for responses of lengths L and advantages A (N,).
+    """Return the log's columns of one update: its place, S, and what ``rule`` does to responses of lengths L (N,).
 
-    ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3.
+    ``square`` and ``k3`` (N,) are sums over each response's tokens: of the squared token log-ratio, and of k3. The
+    update is the rollout's number ``update``, from 0.
     """
     m = rule.centre(DriftStats.of(k3, square, L))
     with np.errstate(invalid="ignore"):
         done = rule.apply(S, L, A, m)
-    return {
-        "log_ratio": S,
-        "sum_sq_log_ratio": square,
-        "k3_sum": k3,
-        "advantage": A,
-        "rule": rule.label,
-        "lo": done.lo,
-        "hi": done.hi,
-        "drift": m,
-        "drift_source": "two_pass" if rule.needs_stats else "none",
-        "band_accept": done.in_band,
-        "side": done.side,
-        "multiplier": done.multiplier,
-        "weight": done.weight,
-    }
-
-
-def _metrics(
-    rng: np.random.Generator,
-    rollout: int,
-    step: int,
-    rows: dict[str, Any],
-    L: np.ndarray,
-    everyone: dict[str, np.ndarray],
-    plan: Plan,
-) -> dict[str, Any]:
-    side, A = np.asarray(rows["side"]), np.asarray(rows["advantage"])
-    each = L if plan.aggregation == "token" else np.ones_like(L)
-    x = np.asarray(rows["multiplier"]) * np.asarray(rows["weight"]) * A * each / each.sum()
-    # A made-up gradient norm. The gradient is taken to be a sum of scores of norm sqrt(L) in orthogonal directions,
-    # plus a part that all responses share.
-    grad_norm = float(np.sqrt(np.sum(x * x * L) + (0.05 * np.sum(np.abs(x)) * np.sqrt(L.mean())) ** 2))
-    values = {
-        metric.REWARD: everyone["reward"].mean(),
-        metric.REWARD_STD: everyone["reward"].std(ddof=1),
-        metric.EQUAL_REWARDS: np.mean(everyone["groups"].std(1) == 0),
-        metric.MEAN_LENGTH: everyone["length"].mean(),
-        "completions/max_length": everyone["length"].max(),
-        metric.TRUNCATED: everyone["truncated"].mean(),
-        metric.CLIPPED_LOW: np.mean(side == -1),
-        metric.CLIPPED_HIGH: np.mean(side == 1),
-        metric.CLIPPED: np.mean(side != 0),
-        metric.ENTROPY: 0.35 + 0.01 * rng.standard_normal(),
-        metric.GRAD_NORM: grad_norm,
-        metric.LEARNING_RATE: 1e-6,
-        "loss": -float(np.sum(x)),
-    }
-    place = {"rollout": rollout, "step": step, "phase": "train"}
-    return place | {name: float(v) if np.isfinite(v) else None for name, v in values.items()}
+    place = {"rollout": rollout, "step": step, "updates_since_rollout": update, "times_used": update // minibatches}
+    rows = {"phase": "train", "log_ratio": S, "sum_sq_log_ratio": square, "k3_sum": k3, "advantage": A}
+    rows |= {"rule": rule.label, "lo": done.lo, "hi": done.hi, "band_accept": done.in_band, "side": done.side}
+    rows |= {"drift": m, "drift_source": "two_pass" if rule.needs_stats else "none"}
+    return place | rows | {"multiplier": done.multiplier, "weight": done.weight}

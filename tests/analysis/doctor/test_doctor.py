@@ -44,17 +44,9 @@ def append(run, rows, rollout=0, **metadata):
 def plain(n=400, group=4, **columns):
     """Rows of one rollout after one update; S alternates around 0."""
     prompt = np.arange(n) // group
-    rows = {
-        "rollout": 0,
-        "step": 1,
-        "updates_since_rollout": 1,
-        "times_used": 0,
-        "prompt_id": prompt,
-        "response_id": np.arange(n),
-        "length": np.full(n, 100),
-        "log_ratio": np.where(np.arange(n) % 2, 0.1, -0.1),
-        "advantage": np.where(np.arange(n) % 2, 1.0, -1.0),
-    }
+    rows = {"rollout": 0, "step": 1, "updates_since_rollout": 1, "times_used": 0, "prompt_id": prompt}
+    rows |= {"response_id": np.arange(n), "length": np.full(n, 100)}
+    rows |= {"log_ratio": np.where(np.arange(n) % 2, 0.1, -0.1), "advantage": np.where(np.arange(n) % 2, 1.0, -1.0)}
     return rows | columns
 
 
@@ -62,10 +54,9 @@ def test_every_check_has_a_planted_run():
     assert {name.split("-")[0] for name in DEFECTS} == set(ON_KEPT_ROWS)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name, seed):
-    issues = examine(write_run(tmp_path / "run", DEFECTS[name], seed)).issues
+def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name):
+    issues = examine(write_run(tmp_path / "run", DEFECTS[name], 0)).issues
     assert [a.id for a in issues] == [name.split("-")[0]]
 
 
@@ -81,7 +72,7 @@ HEALTHY = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_runs_are_clear(tmp_path, name, seed):
     diagnosis = examine(write_run(tmp_path / "run", HEALTHY[name], 100 + seed))

@@ -47,7 +47,7 @@ def test_weights_to_the_sampler_have_mean_1_at_first_use(plan, tmp_path):
     """T5 and T13; selection of groups by their outcome moves the mean by less than .003 in these simulated runs."""
     weights = []
     for seed in range(6):
-        log = read_log(write_simulated_run(tmp_path / str(seed), replace(plan, lengths=(4, 20)), seed))
+        log = read_log(write_simulated_run(tmp_path / str(seed), replace(plan, lengths=(4, 20), rollouts=6), seed))
         first = (log.column("times_used") == 0) & (log.column("updates_since_rollout") > 0)
         x = log.column("log_ratio") + (log.column("behaviour_log_ratio") if plan.engine else 0)
         weights.append(np.exp(x[first]).mean())

@@ -64,7 +64,7 @@ def test_a_mean_is_called_wrong_at_most_at_its_level_however_often_one_looks():
     wrong = 0
     for _ in range(400):
         mean = AnytimeMean(0.05, 1.0, 60.0)
-        mean.add(np.expm1(rng.standard_normal(2000) - 0.5), np.arange(2000) // 50)
+        mean.add(np.expm1(rng.standard_normal(500) - 0.5), np.arange(500) // 25)
         wrong += mean.above is not None or mean.below is not None
     assert wrong <= 30  # 20 expected at most; P(more than 30) < .02
 

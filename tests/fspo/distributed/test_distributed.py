@@ -85,34 +85,10 @@ def test_a_launcher_that_starts_independent_copies_is_refused(tmp_path: Path, mo
         tiny_run.trainer(tmp_path / "run")
 
 
-ENDS = """
-import faulthandler, os, sys
-import torch
-from accelerate.state import AcceleratorState
-from fspo.config import TrainConfig
-from fspo.train.launch import make_accelerator
-
-faulthandler.dump_traceback_later(150, exit=True)
-for port in sys.argv[1:]:
-    os.environ["MASTER_PORT"] = port
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = make_accelerator(TrainConfig(cpu=True))
-    model = accelerator.prepare(torch.nn.Linear(8, 8))
-    model(torch.randn(2, 8)).sum().backward()
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-    del model, accelerator
-"""
-
-
 def test_processes_end() -> None:
     """With DDP's reducer as the group's last owner one of the two hangs, on a busy machine within a few ends."""
-    command = [sys.executable, "-c", ENDS, *map(str, tiny_run.free_ports(10))]
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    world["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ranks = [{"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-    pair = [
-        subprocess.Popen(command, env=os.environ | world | rank, stderr=subprocess.PIPE, text=True) for rank in ranks
-    ]
-    errors = [process.communicate()[1] for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], errors
+    ports = [str(port) for port in tiny_run.free_ports(10)]
+    pair = [tiny_run.forked(two_processes.ends, ports, rank=rank, processes=2) for rank in range(2)]
+    for process in pair:
+        process.join()
+    assert [process.exitcode for process in pair] == [0, 0]

@@ -116,6 +116,13 @@ def qwen(*arguments: str) -> TrainConfig:
     return parse(TrainConfig, ["--model.name_or_path", "Qwen/Qwen3-8B-Base", *arguments])
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pass is measured, which takes seconds: a test of its own compares what is measured with torch's accounting."""
+    monkeypatch.setattr("fspo.plan.memory._activations", lambda *_: {})
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_sharding_divides_what_lasts_and_gathers_what_is_used() -> None:
     """16 bytes a parameter in float32 on one GPU; on 8 GPUs an eighth, and copies in bfloat16 of what a pass uses."""
     one = plan(qwen(), MachineConfig(gpus=1, mixed_precision="no")).phases["update"]
@@ -129,6 +136,7 @@ def test_sharding_divides_what_lasts_and_gathers_what_is_used() -> None:
     assert many["sampling"]["gathered"] == 2 * QWEN_8B
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_adapters_are_kept_in_float32() -> None:
     """peft makes them so in a bfloat16 model: 4 bytes for each weight and gradient, 8 for the two moments."""
     options = ("--model.dtype", "bfloat16", "--model.lora", "{rank: 8}")
@@ -148,6 +156,7 @@ def test_the_cache_is_what_transformers_keeps() -> None:
     assert cache_bytes(shape_of("Qwen3-8B-Base"), torch.bfloat16) == 36 * 2 * 8 * 128 * 2
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_what_sampling_takes() -> None:
     """By hand: 32 responses of 1,024 + 1,024 tokens at 36 layers x 2 x 8 x 128 bfloat16 numbers."""
     sizes = ("--task.max_prompt_tokens", "1024", "--sampling.max_new_tokens", "1024", "--sampling.batch_size", "32")

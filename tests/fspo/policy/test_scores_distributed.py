@@ -8,20 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import score_processes
+import tiny_run
 import torch
 from score_models import batch_of, build
 from score_processes import CASES, ROWS
 
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.scores import score
-from tests.fspo.distributed.test_distributed import torchrun
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("scores")
-    done = torchrun(str(Path(__file__).parents[1] / "score_processes.py"), str(found))
-    assert done.returncode == 0, done.stderr
+    given = {"processes": 2, "MASTER_PORT": str(tiny_run.free_ports(1)[0])}
+    pair = [tiny_run.forked(score_processes.main, found, rank=rank, **given) for rank in range(2)]
+    for process in pair:
+        process.join()
+    assert [process.exitcode for process in pair] == [0, 0]
     return found
 
 
