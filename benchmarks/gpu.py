@@ -68,8 +68,7 @@ END_EVERY = 200
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part of the benchmark runs: on tiny shapes of models or not, for how many seconds, and in which
-    folder."""
+    """Where a part of the benchmark runs: on tiny shapes of models or not, for how many seconds, in which folder."""
 
     tiny: bool
     seconds: float
@@ -86,8 +85,8 @@ class Place:
         return self.device.type == "cpu"
 
     def shape(self, name: str) -> str:
-        """Return the name of a model with random weights: of the shape ``name``, or of a tiny shape if the part runs on
-        those."""
+        """Return the name of a model with random weights: of the shape ``name``, or of a tiny shape if the part is
+        tiny."""
         if not self.tiny:
             return RANDOM + name
         small_qwen3(width=64, vocab_size=9000).save_pretrained(self.folder / "tiny")
@@ -153,7 +152,8 @@ def check_scores(at: Place) -> dict[str, Any]:
 
 
 def check_engines(at: Place) -> dict[str, Any]:
-    """Sample with both engines in float32, count equal responses; they may differ where logits do in the last bits."""
+    """Sample with both engines in float32 and return the share of equal responses by name; it passes at .9, because
+    logits differ in their last bits."""
     name = at.shape("Qwen3-0.6B-Base")
     with torch.device(at.device):
         model = build_random_model(shape_of(name), "float32", seed=0)
@@ -365,8 +365,8 @@ def learning(at: Place) -> Found:
 
 
 def trl(at: Place) -> Found:
-    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device; yield
-    results."""
+    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device; yield what it
+    found."""
     out = at.folder / "trl.json"
     command = [sys.executable, str(Path(__file__).with_name("trl_rollout_step.py")), "--out", str(out), "--rounds", "1"]
     case = "tiny" if at.tiny else "qwen3-0.6b-gpu"

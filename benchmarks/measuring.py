@@ -23,7 +23,7 @@ def peak_mib() -> float:
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Describe the machine: cores, load average, versions of packages (None for one that is not installed)."""
+    """Return by name what the machine has: cores, load average, versions of ``packages`` (None: not installed)."""
     installed = {one.metadata["Name"]: one.version for one in reversed([*distributions()])}  # the first one is imported
     versions = {name: installed.get(name) for name in packages}
     return {"cores": os.cpu_count(), "load_average": os.getloadavg(), "versions": versions}

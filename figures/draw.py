@@ -184,7 +184,8 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return the argument ``mapped`` of `dots` that gives rules the colours and markers of ``known``, by ``column``."""
+    """Return what `dots` takes as ``mapped`` to draw rules, named in the column ``column``, in the colours and markers
+    of ``known``."""
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 

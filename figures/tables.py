@@ -179,7 +179,8 @@ def reasons(frame: Frame) -> str:
 
 
 def plain_outside(frame: Frame) -> Frame:
-    """Return the rows of one treatment outside the band: drop, or where no row has it mask, else truncate, else cap."""
+    """Return the rows of one treatment outside the band: those of drop or, if there are none, of mask, else truncate,
+    else cap."""
     return prefer(frame, "outside", *OUTSIDE_MARKERS)
 
 

@@ -42,7 +42,8 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a check tests a statement, independently of the code of ``fspo``."""
+    """How a check tests a statement: by formulas, simulation, search, enumeration or formal proof, never by
+    ``fspo``."""
 
     CLOSED = "closed form"  # A formula is compared with mpmath or with another exact formula.
     SIMULATED = "simulated"  # A test on drawn data gives a p-value, which is corrected for the number of such checks.

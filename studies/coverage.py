@@ -143,7 +143,7 @@ def simulate(design: Design, number: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table as CSV; return 1 if an interval holds too rarely."""
+    """Simulate all designs and print the table as CSV; return 1 if intervals of one kind hold the truth too rarely."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=int, default=2000, help="simulated logs of each design")
     number = parser.parse_args().logs

@@ -11,8 +11,7 @@ are trained (half an hour on two cores).
   something that it does not find in the sound log, and in how many it names the defect rightly.
 - ``power``: for ten defects at several sizes, in how many of 20 spoilt logs it finds something new.
 
-The stored numbers are those of v0.2.0, whose sound runs also had rules that are gone.
-"""
+The stored numbers are those of v0.2.0, whose sound runs also had rules that are gone."""
 
 from __future__ import annotations
 
@@ -106,7 +105,8 @@ def train_missing(folder: Path) -> list[Path]:
 
 
 def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
-    """Yield a row for each check and severity found in a sound run (simulated or ``trained``), and one for any."""
+    """Yield a row for each check and severity that the doctor reports in a sound run (simulated or ``trained``), with
+    the number of runs, and one for any check."""
     simulated = []
     for i, plan in enumerate(tqdm(HEALTHY, desc="sound runs")):
         run = write_simulated_run(folder / f"run{i}", plan, FIRST_SEED + i)
@@ -136,7 +136,8 @@ def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Itera
 
 
 def spoilt(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
-    """Yield a row for each defect: in how many spoilt logs it is noticed, and in how many it is named rightly."""
+    """Yield a row for each defect that is put into logs, also of the ``trained`` runs: in how many of them it is
+    noticed, and in how many it is named rightly."""
     bases = [write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED]
     bases += [run for name in TRAINED_BASES for run in trained if run.name == name]
     for number, defect in enumerate(tqdm(DEFECTS, desc="defects")):

@@ -156,7 +156,7 @@ def panel_words(task: str, table: Frame) -> str:
 
 @styled
 def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
-    """Draw the clip rate by length of the compared rules: a column for each task, a row for each clip rate."""
+    """Draw the clip rate by length of the compared rules: tasks beside each other, clip rates below each other."""
     data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
     data = data[2 * data.seeds > data.groupby("task").seeds.transform("max")]  # lengths that most seeds have
     tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
@@ -255,7 +255,7 @@ def of_arm(name: str) -> Look:
 
 @styled
 def training(rollouts: Frame, style: Style) -> Figure:
-    """Draw the training reward by rollout on chain-add: a panel for each part of `PANELS` that has runs."""
+    """Draw the training reward by rollout on chain-add: a panel for each group of arms in `PANELS` that has runs."""
     known = {arm: of_arm(arm) for arm in ARMS}
     data = rollouts[rollouts.task == "chain-add"]
     told = data.seeds >= FEW  # an interval over fewer seeds covers the panel and says nothing
@@ -286,7 +286,7 @@ FIGURES = {
 
 
 def publish(tables: dict[str, Frame], folder: Path) -> None:
-    """Write the tables, their means, the verdicts and the figures of the data that there are."""
+    """Write the tables, their means, the verdicts and, of what there is data for, the figures into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     claims, parts = judge(tables["estimates"], planned=DESIGN.seed_counts)
     write_claims(folder, tables["estimates"], claims, parts)

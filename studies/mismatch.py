@@ -105,7 +105,7 @@ def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
 
 
 def main() -> int:
-    """Measure the runs that there are, and write the table."""
+    """Measure the runs whose folders there are, and write the table of mismatches."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("runs", type=Path, nargs="+", help=f"run folders with the names {', '.join(SOURCES)}")
     rows: list[MismatchRow] = []

@@ -1,8 +1,7 @@
 """The primary claims: each a sentence, the hypotheses that it consists of, and the tasks on which all must hold.
 
 The margins were fixed before the runs that judge them. The margin of claims 3 and 5 was chosen when fspo's
-slopes in an earlier design of runs were known (.03, .05, .02 in size at a clip rate of 5 %; .08, .10, .27 at 15 %).
-"""
+slopes in an earlier design of runs were known (.03, .05, .02 in size at a clip rate of 5 %; .08, .10, .27 at 15 %)."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Hypothesis:
 
     @property
     def words(self) -> str:
-        """The hypothesis as text: what the mean over seeds is of, and its relation to the margin."""
+        """The hypothesis as text: of what number it takes the mean over seeds, and how that mean lies to the margin."""
         at = "" if self.clip_rate != self.clip_rate else f" at {self.clip_rate:.0%} clipped"
         if self.relation == "smaller in size":
             return f"{self.estimand} of {self.rule}{at}: smaller in size than that of {self.rival}"

@@ -102,7 +102,8 @@ def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | Non
 
 
 def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> JudgedHypothesis:
-    """Return a hypothesis of a claim judged on one task; ``estimates`` has the columns of `Estimate`."""
+    """Return the hypothesis of a claim judged on one task by the rows ``estimates``, which have the columns of
+    `Estimate`."""
     same = estimates[
         (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
     ]
@@ -121,7 +122,8 @@ def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFram
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values: the k-th smallest of n, times n - k + 1, or the one before if that is larger."""
+    """Return p-values adjusted by Holm's method, in the given order: the k-th smallest of n is multiplied by n - k + 1,
+    and is at least the one before."""
     p = np.asarray(p_values, float)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))

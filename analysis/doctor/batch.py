@@ -136,7 +136,8 @@ def length_weighted(p: Patient) -> Answer:
 
 
 def mean_length(p: Patient) -> Answer:
-    """Check whether the log's lengths have the mean that the trainer's metrics give, rollout by rollout."""
+    """Check whether the mean length of the logged responses is, rollout by rollout, the one that the trainer's metrics
+    give."""
     rows = p.responses.take(p.responses["length"] >= 1)
     if metric.MEAN_LENGTH not in p.metrics or enough(rows) or dropped_sequences(p).found:
         return not_checked("no mean length in the metrics, or responses are missing or too few")

@@ -104,7 +104,7 @@ def clear(summary: str, *evidence: Evidence) -> Answer:
 
 
 def not_checked(why: str) -> Answer:
-    """Return the answer of a doctor's check that was not made: ``why`` names the data that the log lacks."""
+    """Return the answer of a check that was not made; ``why`` names the data that the log lacks."""
     return Answer("not checked", why)
 
 

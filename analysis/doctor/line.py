@@ -148,7 +148,8 @@ class Line:
 
     @cached_property
     def by_rollout(self) -> tuple[Ints, Floats]:
-        """The numbers of the rollouts, in order, and the mean in each of x^2 / L, x the line's log-ratio."""
+        """The numbers of the rollouts, in order, and for each the mean of x^2 / L over its rows, x the line's
+        log-ratio."""
         number, code = np.unique(self.rollout, return_inverse=True)
         return number, np.bincount(code, self.size) / np.bincount(code)
 

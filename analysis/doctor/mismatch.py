@@ -75,7 +75,8 @@ class Mismatch:
 
     @staticmethod
     def of(rows: Rows, fair: Mask) -> Mismatch:
-        """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks those logged whatever their reward."""
+        """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks the rows that would be logged whatever
+        their reward."""
         first = rows.first & (rows["length"] >= 1)
         both, rows = ratio(rows.columns, "behaviour")[first], rows.take(first)
         E, rollout = rows["engine_log_ratio"], rows["rollout"]

@@ -1,6 +1,5 @@
 """The rows of a log as the doctor's checks read them, what is kept of them in memory, and the metrics of the run.
-Shares and means of rows have intervals over clusters.
-"""
+Shares and means of rows have intervals over clusters."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class Kept:
         """Add the rows of complete rollouts, and keep those of every ``stride``-th rollout.
 
         ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``present`` holds the names
-        of the columns in ``READ`` that the log has.
-        """
+        of the columns in ``READ`` that the log has."""
         unknown = {"log_ratio", "advantage"} if self.imported else set()
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
         # is a defect, which the check not_finite reports.
@@ -280,7 +278,7 @@ class Patient:
 
     @cached_property
     def responses(self) -> Rows:
-        """The first row of each response."""
+        """The first row of each response, of all rows."""
         return self.rows.take(self.rows.first)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:

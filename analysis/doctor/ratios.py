@@ -74,8 +74,7 @@ def _once(p: Patient) -> bool:
 
 def _one_update(rows: Rows) -> Answer:
     """Say of a log with one step a rollout whether S is the numerics of two forward passes, or the rows were logged
-    after their update.
-    """
+    after their update."""
     root = rows.S / np.sqrt(rows.L)
     follows = rows.mean("mean of A S / sqrt(L)", np.nan_to_num(rows["advantage"]) * root)
     why, fix = "It follows A, so rows were logged after their update", "log S before the update"
@@ -98,8 +97,7 @@ def _frozen(p: Patient) -> Ints:
 
     Only rollouts after the first one in which S was not 0 count, and only ``IN_SUCCESSION`` or more in succession,
     because a few updates may change only parameters on which the logged rows do not depend. Rollouts whose learning
-    rate is 0 by the metrics do not count.
-    """
+    rate is 0 by the metrics do not count."""
     rows = p.finite
     step, number = rows["step"], numbered(rows["rollout"])
     pulls = np.isfinite(rows["advantage"]) & (rows["advantage"] != 0) & (rows["multiplier"] != 0)

@@ -1,6 +1,5 @@
 """Compare logged values with values recomputed from other data of the log: columns from other columns, advantages from
-rewards, counters (steps, versions, uses) from each other.
-"""
+rewards, counters (steps, versions, uses) from each other."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _series(p: Patient, names: str) -> dict[str, Floats]:
 
 
 def weight_scale(p: Patient) -> Answer:
-    """Check whether a mean weight exceeds the largest weight, or is a number of samples and no mean."""
+    """Check whether a metric that should be a mean weight exceeds the largest weight, or is a sum over samples."""
     weights, largest = _series(p, WEIGHT), _series(p, LARGEST)
     if not weights:
         return not_checked("the metrics hold no mean weight of a correction")
@@ -86,7 +86,7 @@ def weight_scale(p: Patient) -> Answer:
 
 
 def same_ratio(p: Patient) -> Answer:
-    """Check whether two ratios that should differ are equal in every line."""
+    """Check whether two metrics that are ratios of different things are equal in every line of metrics.jsonl."""
     weights = _series(p, f"{WEIGHT}|{POLICY}")
     if len(weights) < 2:
         return not_checked("the metrics hold fewer than two ratios")
@@ -102,7 +102,8 @@ def same_ratio(p: Patient) -> Answer:
 
 
 def weight_product(p: Patient) -> Answer:
-    """Check whether a mean weight is far from 1 though tokens agree: the product over tokens then does it."""
+    """Check whether a mean weight of responses is far from 1 though the mean ratio of tokens is near 1, so that the
+    product over tokens alone makes it."""
     weights = _series(p, WEIGHT)
     near = {n: float(np.median(v[:, 1])) for n, v in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
     if not weights or not _series(p, TOKENS):
@@ -152,7 +153,8 @@ def mismatch_trend(p: Patient) -> Answer:
 
 
 def truncation_count(p: Patient) -> Answer:
-    """Check whether the truncation share counts the longest response of each batch, whatever its length."""
+    """Check whether the metric of truncated responses wrongly counts the longest response of each batch, whatever its
+    length."""
     shares, longest = _series(p, TRUNCATION), _series(p, LONGEST)
     if not shares or not longest:
         return not_checked("the metrics hold no truncation share beside the longest response")

@@ -64,9 +64,8 @@ class Values:
         return bool(np.any(values < 0) and not np.any(values > 0))
 
     def ids(self, part: re.Pattern[str] | None = None) -> Ints:
-        """Return whole numbers (N,) that identify the values: whole numbers of 64 bits by these bits, others by a hash
-        of their text, or of the group of ``part`` in it.
-        """
+        """Return whole numbers (N,) that identify the values: a whole number of 64 bits itself, of others a hash of
+        their text, or of the group in it that the pattern ``part`` finds."""
         coded = (pa.array(self.texts()) if self.kind == "list" else self.array).dictionary_encode()
         texts = [_text(value) for value in coded.dictionary.to_pylist()]
         names = np.array([_id(part.sub(r"\1", text) if part else text) for text in [*texts, ""]], np.int64)
@@ -102,7 +101,7 @@ class ChunkColumns(NamedTuple):
         return found
 
     def is_list(self, name: str) -> bool:
-        """Whether this chunk of the table has the column ``name``, with a list in each row."""
+        """Return whether the table's chunk has the column ``name`` and it holds a list in each row."""
         return name in self.values and self.values[name].kind == "list"
 
     def numbers(self, name: str) -> Floats:
@@ -151,7 +150,8 @@ class ChunkColumns(NamedTuple):
         return np.ones(len(self.values[like].lists()[0]), bool)
 
     def within(self, row: Ints) -> Mask:
-        """Return whether each token, of response ``row``, lies within its response; later tokens are padding."""
+        """Return whether each token (n,), of the responses ``row`` (n,), lies within its response; later tokens are
+        padding."""
         length = self.numbers("length")
         count = np.bincount(row, minlength=len(length))
         short = np.flatnonzero(count < np.nan_to_num(length))

@@ -156,7 +156,7 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
 
 
 class Watch:
-    """Sums over the tokens of a table, chunk by chunk, of which the `TokenDigest` is made."""
+    """Sums over the tokens of a table, chunk by chunk, from which the `TokenDigest` is made at the end."""
 
     def __init__(self) -> None:
         self.digest = TokenDigest()
@@ -245,7 +245,7 @@ class Watch:
         return digest
 
     def notes(self) -> list[str]:
-        """Return what was noticed as sentences, each with its row and its fix."""
+        """Return a sentence for each thing that was noticed, with the row in which it stands and its fix."""
         seen, d = self.digest, f"{self.digest.base} less {self.digest.against}"
         all_tokens = seen.tokens + seen.placeholder.count + seen.zeros.count
         noticed = {
@@ -284,5 +284,5 @@ class Watch:
 
 
 def at(row: Ids) -> str:
-    """Return a row's number and its ids in the table's own names as text."""
+    """Return as text the number of a table's row and its ids in the table's own names."""
     return ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("d", "mean_error"))

@@ -42,7 +42,7 @@ class Partition:
 
     @property
     def slug(self) -> str:
-        """The partition's name with underscores for dots, fit for names of files and folders."""
+        """The partition's name as part of names of files and folders: with underscores for dots."""
         return self.column.replace(".", "_")
 
     def trend_coordinate(self, values: Floats, spread: float | None = None) -> Floats:
@@ -79,7 +79,7 @@ def find_partition(name: str) -> Partition:
 
 
 def coordinates(log: GradLog, partition: Partition) -> Floats:
-    """Return each row's coordinate (N,), NaN where the log has none.
+    """Return for each row (N,) of the log the coordinate by which ``partition`` bins it, NaN where the log has none.
 
     Raises
     ------

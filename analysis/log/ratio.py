@@ -125,13 +125,13 @@ class LoggedRatio:
 
     @property
     def words(self) -> Words:
-        """The texts of ``WORDS`` about the ratio, such as its symbol in text and in mathematics."""
+        """Texts about the ratio, such as its symbol in text and in mathematics."""
         return WORDS[self.on]
 
     @property
     def once(self) -> bool:
-        """Whether each response is analysed once, in its first epoch; otherwise every row after an update is
-        analysed."""
+        """Whether an analysis has one row of each response, that of its first epoch; if not, it has every row after an
+        update."""
         return self.on != "update"
 
     def fields(self, logged: Iterable[str]) -> frozenset[str]:

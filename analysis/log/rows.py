@@ -71,7 +71,7 @@ class Rows:
         return len(self.S)
 
     def take(self, which: NDArray[Any] | slice) -> Rows:
-        """Return the rows that a mask, an index array or a slice selects."""
+        """Return the rows that ``which`` selects, a mask (N,), an array of indices or a slice."""
         return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
     def use(self, use: str) -> Rows:
@@ -144,7 +144,7 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Number the distinct tuples of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each
+    """Number the different rows of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each
     row's number (N,)."""
     code = _combined(keys)
     if code is None:
@@ -161,7 +161,7 @@ def numbered(*keys: Ints) -> Ints:
 
 
 def repeated(*keys: Ints) -> NDArray[np.bool_]:
-    """Return True (N,) for each row whose tuple of keys occurred in an earlier row."""
+    """Return whether each row's (N,) values in the columns ``keys`` occurred together in an earlier row."""
     code = _combined(keys)
     if code is not None and np.all(code[1:] > code[:-1]):
         return np.zeros(len(code), bool)
@@ -186,7 +186,7 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
 
 
 def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """Count for each row (N,) the rows of the same rollout and response at earlier steps."""
+    """Return for each row (N,) how many rows of the same rollout and response there are at earlier steps."""
     order = np.lexsort((step, response, rollout))
     same = np.zeros(len(order), bool)
     same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])

@@ -171,7 +171,8 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def sample(self) -> tuple[GradLog, int]:
-        """Read about ``SAMPLE`` rows, as evenly spaced complete rollouts; return them and the number of rollouts."""
+        """Read about ``SAMPLE`` rows of evenly spaced complete rollouts; return them and the number of these
+        rollouts."""
         share = min(SAMPLE / max(float(self.rows.sum()), 1.0), 1.0)
         number = min(max(round(share * len(self.rollouts)), 1), len(self.rollouts))
         chosen = self.rollouts[((np.arange(number) + 0.5) * len(self.rollouts) / number).astype(np.int64)]

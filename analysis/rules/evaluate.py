@@ -78,7 +78,7 @@ class Case:
 
     @property
     def key(self) -> dict[str, Any]:
-        """The columns of a table row that name the case, with their values."""
+        """The values of the columns of a table row that name the case, by column: rule, outside, source and target."""
         return {"rule": self.name, "outside": self.rule.outside, "source": self.source, "target": self.target}
 
 

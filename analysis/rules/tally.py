@@ -55,7 +55,7 @@ class Grouping:
 
     @staticmethod
     def of(run: Run, bins: Bins) -> Grouping:
-        """Choose the groups into which a run's clusters are put."""
+        """Choose the groups into which a run's clusters are put: one for each cluster, unless there are too many."""
         pooled = run.clusters > MOST_CLUSTERS or run.streamed
         return Grouping(bins, POOLED if pooled else run.clusters, pooled, float(np.mean(run.rows.trend)))
 
@@ -160,7 +160,8 @@ class Part:
         return self.known[kind]
 
     def kept(self, cut: Ints) -> Numerators:
-        """Return the sums of y of `CaseCounts`: 0 in the rows with indices ``cut``, and 1 in all other rows."""
+        """Return the sums, with the symbols of `CaseCounts`, of a y that is 0 in the rows with indices ``cut`` and 1 in
+        all other rows."""
         xy = self.denominators("one")[1].x - self.by_group(cut, self.x[cut])
         return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
 
@@ -205,7 +206,7 @@ class Sums:
     @cached_property
     def columns(self) -> dict[Place, CaseCounts]:
         """For each case, kind of acceptance and subset the sums of `CaseCounts`, without the blocks in which the case
-        has no range. Ask for them after the last block."""
+        has no range. Read it only after the last block was added."""
         return {place[:3]: self._counts(*place) for place in self.of_cases}
 
     def _counts(self, i: int, measure: str, subset: str, kind: str) -> CaseCounts:

@@ -72,7 +72,7 @@ class ScoredWindow:
     _parts: dict[int, tuple[Ints, Ints, UpdateGram]] = field(default_factory=dict, repr=False, compare=False)
 
     def outcome(self, case: Case) -> CaseEffect:
-        """Return what a case does to the block's rows. A calibrated range is set so that these rows meet the target."""
+        """Return what a case does to the block's rows. If its range is set by a target, these rows meet the target."""
         if case not in self._outcomes:
             self._outcomes[case] = evaluate(case, self.rows, np.full(len(self.rows), self.window), "update")
         return self._outcomes[case]

@@ -32,7 +32,7 @@ class SweepRow(NamedTuple):
     """What a preset with one setting changed would have done to the logged responses in the first epoch.
 
     There is one row for each setting, value of the setting, rule and quantity. Written by ``fspo sweep RUN``; with
-    ``--on`` the rule clips another log-ratio than the update's S. docs/theory.md sections 1 to 3.
+    ``--on`` the rule clips another log-ratio than the update's S. It is explained in docs/theory.md, sections 1 to 3.
     """
 
     run: Annotated[str, "name of the run folder", "text"]
@@ -83,7 +83,8 @@ def settings(run: Run) -> Iterator[Setting]:
 
 
 def sweep(run: Run, bins: Bins) -> list[SweepRow]:
-    """Compute the rows of sweep.csv; LRE is computed over ``bins`` of length."""
+    """Return the rows of sweep.csv: what each setting would have done to the run's responses. LRE is over ``bins`` of
+    length."""
     first = run.rows.use("first")
     return [row for setting in settings(run) for row in _acceptances(run, setting, first, bins)]
 

@@ -42,8 +42,7 @@ Clusters = Annotated[int, "clusters, prompts of one rollout, with a row", "clust
 class AcceptanceRow(NamedTuple):
     """How often a rule accepts: one row for each rule, set of rows, kind of acceptance (measure) and bin.
 
-    Written for every run. docs/theory.md sections 1 and 2, T1, T2, T11.
-    """
+    Written for every run. It is explained in docs/theory.md, sections 1 and 2, T1, T2, T11."""
 
     case: CaseKey
     place: BinKey
@@ -60,8 +59,7 @@ class AcceptanceRow(NamedTuple):
 class LreRow(NamedTuple):
     """Length Reweighting Error of a rule: one row for each rule, set of rows, kind of acceptance (measure) and norm.
 
-    Written for every run. docs/theory.md section 3.
-    """
+    Written for every run. It is explained in docs/theory.md, section 3."""
 
     case: CaseKey
     measure: Measure
@@ -72,12 +70,10 @@ class LreRow(NamedTuple):
 
 
 class TrendRow(NamedTuple):
-    """Straight-line fit of acceptance over length: one row for each rule, set of rows and kind of acceptance
-    (measure).
+    """Straight-line fit of acceptance over length: one row for each rule, set of rows and kind of acceptance (measure).
 
-    Written for every run. docs/theory.md section 3. A slope is the change of the acceptance for each doubling of the
-    length; with another partition (``--by``), for each standard deviation of its coordinate.
-    """
+    Written for every run. It is explained in docs/theory.md, section 3. A slope is the change of the acceptance for
+    each doubling of the length; with another partition (``--by``), for each standard deviation of its coordinate."""
 
     case: CaseKey
     measure: Measure

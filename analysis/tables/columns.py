@@ -102,7 +102,8 @@ class BinKey(NamedTuple):
 
     @staticmethod
     def of(bins: Bins, k: int, mean: float) -> BinKey:
-        """Return the columns that name bin ``k``, with its ``mean``; -1 and the number of bins both mean all bins."""
+        """Return the columns that name bin ``k``, with the mean coordinate ``mean`` of its rows; -1 and the number of
+        bins both mean all bins."""
         k = -1 if k == len(bins) else k
         return BinKey(k, *bins.limits(k), mean)
 
@@ -116,7 +117,7 @@ def mean_at(found: Ratios, k: int) -> Interval:
 
 @cache
 def columns(row: Any) -> tuple[Column, ...]:
-    """Return the columns of a table whose rows are the named tuple ``row``, in order."""
+    """Return the columns, in order, of a table whose rows are named tuples of the type ``row``."""
     found: list[Column] = []
     for name, hint in _hints(row):
         if get_origin(hint) is not Annotated:
@@ -133,12 +134,13 @@ def columns(row: Any) -> tuple[Column, ...]:
 
 @cache
 def names(row: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a table whose rows are the named tuple ``row``, in order."""
+    """Return the names of the columns, in order, of a table whose rows are named tuples of the type ``row``."""
     return tuple(column.name for column in columns(row))
 
 
 def frame(row: Any, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
-    """Make a data frame from named tuples of the type ``row``; without tuples, every column is empty and float64."""
+    """Make a data frame from ``rows``, named tuples of the type ``row``; without any, every column is empty and
+    float64."""
     if not rows:
         return pd.DataFrame(np.zeros((0, len(names(row)))), columns=list(names(row)))
     return pd.DataFrame(dict(zip(names(row), _values(row, rows), strict=True)))

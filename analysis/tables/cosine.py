@@ -43,8 +43,8 @@ class CosineRow(NamedTuple):
     """Cosine of the clipped and the unclipped gradient of the same responses: one row for each rule, use and bin.
 
     Use is the first epoch or later epochs. Every clip rule takes the weight exp(S). The rule random drops as many
-    responses at random; its row is the mean over draws. Empty for a run without scores. docs/theory.md section 5.
-    """
+    responses at random; its row is the mean over draws. Empty for a run without scores. It is explained in
+    docs/theory.md, section 5."""
 
     case: CaseKey
     place: BinKey

@@ -36,8 +36,7 @@ Use = Annotated[
 class MomentRow(NamedTuple):
     """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
 
-    Written for every run. docs/theory.md T1, T5.
-    """
+    Written for every run. It is explained in docs/theory.md, T1, T5."""
 
     run: RunKey
     subset: Subset
@@ -68,8 +67,8 @@ class ScalingRow(NamedTuple):
     """How Var(S|L) grows with length, the drift, and the exponent of a fair band: one row for each set of rows and sign
     of the advantage A.
 
-    Written for every run. docs/theory.md T1, T9, T10. The fair exponents are of responses in the first epoch.
-    """
+    Written for every run. It is explained in docs/theory.md, T1, T9, T10. The fair exponents are of responses in the
+    first epoch."""
 
     run: RunKey
     subset: Subset

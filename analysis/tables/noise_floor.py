@@ -69,7 +69,8 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
 
 
 def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
-    """Make a row for each source of noise and bin, and notes; no rows if the run has no measured noise floor."""
+    """Return a row for each source of noise and bin, and notes on damaged files; no rows if the run has no measured
+    noise floor."""
     log, notes = read_noise(run)
     if log is None or any(name not in log for name in (SOURCE, run.partition.column)):
         return [], notes

@@ -23,9 +23,8 @@ class OverTimeRow(NamedTuple):
     """How often responses lay outside the band of the rule that trained: one row for each rollout and bin, first and
     later epochs together.
 
-    Empty if the log neither names the rule that trained nor says which responses lay in its band. docs/theory.md
-    section 2.
-    """
+    Empty if the log neither names the rule that trained nor says which responses lay in its band. It is explained in
+    docs/theory.md, section 2."""
 
     run: RunKey
     window: Annotated[int, "number of the rollout", "rollout"]
@@ -89,7 +88,7 @@ def over_time_rows(run: Run, bins: Bins, rows: Rows, outcome: CaseEffect | None)
 
 
 def training_table(run: Run) -> tuple[list[TrainingRow], Notes]:
-    """Make a row of the table training for each number in metrics.jsonl, and a note for each line that cannot be
+    """Return a row of the table training for each number in metrics.jsonl, and notes on each line that cannot be
     read."""
     table: list[TrainingRow] = []
     records, damage = MetricsFile(run.path).read()

@@ -47,9 +47,7 @@ helps if mse is below 1. The errors of the "direction" are of the clipped gradie
 class PopulationRow(NamedTuple):
     """The clipped gradient as an estimate of a population's: one row for each rule, quantity and bin.
 
-    Only responses in the first epoch count. Empty for a run without scores. docs/theory.md section 5 ("Population
-    cosine"), T11.
-    """
+    Only responses in the first epoch count. Empty for a run without scores. It is explained in docs/theory.md, T11."""
 
     case: CaseKey
     place: BinKey

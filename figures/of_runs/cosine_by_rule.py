@@ -69,9 +69,8 @@ def caption(tables: Tables) -> str:
 
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
-    """Draw cosines over all lengths and in the bin of the least cosine: a row of panels for each target acceptance and
-    one for the runs' own rules.
-    """
+    """Draw cosines over all lengths and, beside them, in the bin where the cosine is least: a line of panels for each
+    target acceptance and one for the runs' own rules."""
     found = rows(tables)
     legend = layout.outside_keys(found["outside"])
     legend[RANDOM_LABEL] = layout.key("#7f7f7f", linestyle="--", linewidth=0.9)

@@ -122,8 +122,8 @@ def warnings(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def issues(diagnoses: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return a table row for each issue in the doctor's answers (``diagnoses``), worst first; and for each run without
-    an issue, a row that says so."""
+    """Return rows of the page's table of issues: one for each issue in the doctor's answers (``diagnoses``), worst
+    first; and for each run without an issue one that says so."""
     rank = ("critical", "warning", "info")
     found: list[Row] = []
     for diagnosis in diagnoses:

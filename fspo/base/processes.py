@@ -117,8 +117,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def end_with_launcher() -> None:
-    """Call `end_with_parent` in a worker process of torchrun or accelerate launch.
-
-    Without this call a worker would go on after its launcher was killed."""
+    """Make this process end when its parent ends, if it is a worker process of torchrun or accelerate launch: such a
+    worker would otherwise go on after its launcher was killed."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent()

@@ -49,7 +49,7 @@ class BatchConfig:
 
     @property
     def updates(self) -> int:
-        """Number of updates of a rollout."""
+        """Number of updates on a rollout: ``minibatches`` times ``epochs``."""
         return self.minibatches * self.epochs
 
     def __post_init__(self) -> None:

@@ -38,7 +38,8 @@ def model_key(model: str) -> str:
 
 
 def header(model: str, task: DatasetTask, settings: AnswerConfig) -> dict[str, Any]:
-    """Make the first line of an answer file: the model, the prompts and the sampling settings."""
+    """Return what the first line of an answer file holds, by name: what the model, the prompts and the sampling
+    settings are, so that a change of any of them is seen."""
     every = [task.example("train", i) for i in range(task.size("train"))]
     data = digest_of([[e.prompt, e.answer] for e in every])
     return {"model": model_key(model), "benchmark": task.name, "data": data, **asdict(settings)}

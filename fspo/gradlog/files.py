@@ -83,7 +83,7 @@ class LogFile:
 
 
 def broken(path: Path, error: BaseException) -> str:
-    """Return one line that names a file that cannot be read and the reason."""
+    """Return one line that names the file ``path``, which cannot be read, and the reason, from ``error``."""
     text = str(error).splitlines()
     return f"{path.name}: {text[0] if text else type(error).__name__}"
 

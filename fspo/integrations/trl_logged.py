@@ -48,7 +48,8 @@ def missing_methods() -> list[str]:
 
 
 def model_inputs(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the inputs of the model beside text (images and the like), which TRL passes to it from its batches."""
+    """Return by name the inputs of the model other than text (images and the like), which TRL passes to it from its
+    batch."""
     text = {"self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
     options = {"compute_entropy", "compute_aux_loss"}
     parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters

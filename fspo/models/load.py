@@ -203,7 +203,7 @@ def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise UserError when the tokenizer knows more tokens than the model embeds."""
+    """Raise UserError if the tokenizer knows more tokens than the model has embeddings for."""
     rows = model.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr]
     if len(tokenizer) > rows:  # type: ignore[arg-type]
         raise UserError(

@@ -54,7 +54,7 @@ class MemoryPlan:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes needed in each phase."""
+        """Bytes needed in each phase, by the phase's name."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property

@@ -93,9 +93,8 @@ class Sketcher:
         return torch.from_numpy(signs).to(self.device, dtype)
 
     def project(self, x: Float[torch.Tensor, "*rows _"], key: str) -> Float[torch.Tensor, "*rows _"]:
-        """Multiply `x` (..., length) by the projection matrix named `key` times sqrt(k), and return (..., k).
-
-        With ``length`` <= k nothing is projected and `x` is returned."""
+        """Multiply ``x`` (..., length) by the projection matrix (length, k) named ``key``, times sqrt(k), and return
+        (..., k). With a length of at most k nothing is projected and ``x`` is returned."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 

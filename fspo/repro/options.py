@@ -71,5 +71,6 @@ class ReproductionOptions:
         return Path(self.output) / self.preset
 
     def folder(self, task: str) -> Path:
-        """Return the folder of a task: that of the preset if the preset has no other task, else one inside it."""
+        """Return the folder of a task's results: OUTPUT/PRESET, or OUTPUT/PRESET/TASK if the preset has several
+        tasks."""
         return self.root if self.design.tasks == (task,) else self.root / task

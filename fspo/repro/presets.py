@@ -82,17 +82,17 @@ class ReproductionDesign:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks on which runs are trained."""
+        """Names of the tasks on which runs are trained."""
         return tuple(task for task in TASKS if any(task in runs.seeds for runs in self.sets.values()))
 
     @property
     def seeds(self) -> set[tuple[str, str, int]]:
-        """Task, set of runs and seed of all runs."""
+        """All seeds that are planned, each as (task, name of its set of runs, seed)."""
         return {(t, name, s) for name, runs in self.sets.items() for t, some in runs.seeds.items() for s in some}
 
     @property
     def seed_counts(self) -> Counter[tuple[str, str]]:
-        """The number of seeds by set of runs and task."""
+        """Number of seeds, by (name of the set of runs, task)."""
         return Counter((name, task) for task, name, _ in self.seeds)
 
 

@@ -1,8 +1,7 @@
 """Run the stages of a long job, and several training processes at once, for paper_repro.py.
 
 A stage is done when its output exists and its stamp holds the present options. A stamp is written last, so a job that
-is killed continues with the stage at which it stopped.
-"""
+is killed continues with the stage at which it stopped."""
 
 from __future__ import annotations
 
@@ -38,9 +37,8 @@ def environment() -> dict[str, str]:
 
 
 def run_module(module: str, *arguments: str, quiet: bool = False, passing: Sequence[int] = (0,)) -> int:
-    """Run ``python -m module``, its output on stderr (``quiet``: discarded), and return its exit status, one of
-    ``passing``.
-    """
+    """Run ``python -m module`` with ``arguments`` and return its exit status, which must be one of ``passing``. Its
+    output goes to stderr, or is discarded if ``quiet``."""
     command = [sys.executable, "-m", module, *arguments]
     out = subprocess.DEVNULL if quiet else sys.stderr
     how: dict[str, Any] = {"env": environment(), "preexec_fn": end_with_parent}
@@ -111,8 +109,7 @@ class Stages:
         """Run ``python -m module`` as a stage; return what it has written to the JSON file ``result``, if one is named.
 
         ``beside`` are further arguments, on which the result does not depend; ``how`` are keyword arguments of
-        `run_module`.
-        """
+        `run_module`."""
 
         def work() -> Any:
             run_module(module, *arguments, *beside, **how)
@@ -163,7 +160,8 @@ def prepare(job: Job) -> None:
 
 
 def put_aside(job: Job) -> None:
-    """Move a job's run folder, if there is one, into the folder ``superseded``, under its name and a free number."""
+    """Move a job's run folder, if there is one, into the folder ``superseded`` beside it, under its name and a free
+    number."""
     aside = job.run.parent.parent / "superseded"
     if job.run.exists():
         aside.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
 """A rollout as plain arrays, and the plan that divides it into minibatches and microbatches.
 
 Every process holds all responses of the rollout (token ids are small) and makes the same plan from (seed, rollout). Old
-and new log-probs of a response come from the same microbatch, so S is exactly 0 before the first update.
-"""
+and new log-probs of a response come from the same microbatch, so S is exactly 0 before the first update."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ def plan_minibatches(batch: RolloutBatch, count: int, seed: int) -> list[np.ndar
 
     The responses to a prompt stay together, so that minibatches are independent of each other in their first epoch.
 
-    Raises UserError if there are fewer prompts than minibatches.
-    """
+    Raises UserError if there are fewer prompts than minibatches."""
     groups = np.unique(batch.prompt_ids)
     if len(groups) < count:
         raise UserError(
@@ -103,8 +101,7 @@ def _borders(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
     """Divide n rows, sorted by their ``lengths`` (n,) in tokens, into parts; return where each but the first begins.
 
     A part costs as much as it has tokens, padding included, plus ``cost``. The parts are those with the least cost of
-    all parts together. A part holds at most ``tokens`` tokens, padding included, unless it is a single row.
-    """
+    all parts together. A part holds at most ``tokens`` tokens, padding included, unless it is a single row."""
     # Entry n of ``least`` is the least cost (sum over parts) of dividing the first n rows into parts; entry n of
     # ``begins`` is the row with which the last of these parts begins.
     least, begins = np.zeros(len(lengths) + 1), [0]

@@ -174,8 +174,7 @@ def give_advantages(batch: RolloutBatch, estimator: Estimator, drop: Sequence[st
 
 def write_samples(run: Path, batch: RolloutBatch, tokenizer: PreTrainedTokenizerBase, count: int) -> None:
     """Write ``count`` responses, spread evenly over the rollout, as text to a file such as
-    ``rollouts/rollout-00000012.jsonl``.
-    """
+    ``rollouts/rollout-00000012.jsonl``."""
     if not count:
         return
     path = run / ROLLOUTS / f"rollout-{batch.rollout:08d}.jsonl"

@@ -45,7 +45,8 @@ class Counts:
 
 
 def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]:
-    """Return a mask (N,) of the responses in each bin of lengths [edge_i, edge_i+1); the last bin has no upper edge."""
+    """Return for each bin of lengths [edge_i, edge_i+1), tokens, a mask (N,) of the responses in it; the last bin has
+    no upper edge."""
     index = Bins((*edges, math.inf)).index(lengths)
     return [index == i for i in range(len(edges))]
 

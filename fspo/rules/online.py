@@ -97,7 +97,8 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The `OnlineState` of the band, or of its two sides by name, as plain values for a checkpoint."""
+        """What the band has learnt as plain values for a checkpoint: the fields of `OnlineState`, or those of each side
+        by name."""
         found = {name: asdict(side) for name, side in self._sides.items()}
         return found if self.two_sided else found["both"]
 

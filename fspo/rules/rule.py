@@ -199,9 +199,8 @@ class Rule:
         return scale * self.range_lo, upper * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
-        """Return the rule with a dual clip whose edge for a single token (n = 1) is the importance ratio ``ratio``,
-        if the band's centre is 0.
-        """
+        """Return the rule with a dual clip whose edge, for one token (n = 1) and a band around 0, is the importance
+        ratio ``ratio``."""
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
     def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:
@@ -239,7 +238,8 @@ class Rule:
     def sum_centre(
         self, n: Float[Array, "*rows"], m: Real[Array, "#*rows"] | float | None = None
     ) -> Float[Array, "*rows"]:
-        """Return the centre m_L = m n of the band on a sum of n log-ratios, nats; 0 if the rule has no drift."""
+        """Return the centre m_L = m n, nats, of the band on sums of n token log-ratios, m the drift from `centre`; 0 if
+        the rule has no drift."""
         if m is None and self.needs_stats:
             raise UserError(f"rule {self.label!r} centres its band on a drift: pass m=rule.centre(stats)")
         return (0.0 if m is None else m) * n

@@ -67,7 +67,8 @@ class CacheLayer(CacheLayerMixin):
             buffer[place, :, : self.length] = buffer[origin, :, : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return what transformers asks for to build the next tokens' attention mask: number of keys, and offset 0."""
+        """Return the two numbers from which transformers builds the attention mask of ``query_length`` new tokens: how
+        many keys there are with them, and an offset, 0."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:

@@ -94,7 +94,8 @@ def base_model(model: PreTrainedModel) -> Any:
 
 
 def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad prompts on the left; return token ids int64 and mask int64, both (B, longest prompt)."""
+    """Pad prompts (token ids) on the left with the id ``pad``; return token ids and mask, both int64 (B, longest
+    prompt)."""
     width = max(len(prompt) for prompt in prompts)
     ids = np.full((len(prompts), width), pad, dtype=np.int64)
     mask = np.zeros((len(prompts), width), dtype=np.int64)

@@ -53,7 +53,7 @@ class Bins:
         return np.searchsorted(inner, np.asarray(values), side="right").astype(np.int64)
 
     def limits(self, k: int) -> tuple[float, float]:
-        """Return the lower and upper edge of bin ``k``; k = -1 asks for the outer edges, of all bins together."""
+        """Return the lower and upper edge of bin ``k``, or, if k is -1, of all bins together."""
         return (self.edges[0], self.edges[-1]) if k < 0 else (self.edges[k], self.edges[k + 1])
 
 

@@ -79,7 +79,7 @@ class Rewards:
 
 @runtime_checkable
 class Task(Protocol):
-    """The methods that the trainer calls on a task."""
+    """The interface of a task: what the trainer calls on it."""
 
     name: str
 

@@ -32,16 +32,16 @@ class DatasetConfig:
     subset, split : str
         Subset and split of a Hugging Face dataset.
     eval_path, eval_split : str, optional
-        Held-out rows from another file, or from another split of ``path``. Without either, a share of the rows
-        is held out.
+        Held-out rows from another file, or from another split of ``path``. Without either, a share of the rows is held
+        out.
     eval_share : float
         Share of the prompts to hold out, at least one prompt, chosen by ``seed``. 0 holds out none.
     prompt_column, answer_column : str, optional
-        Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is text or a
-        number, of a text with ``####`` what follows. A dot leads into a nested column. By default the first pair in
-        `fspo.tasks.known_sets.COLUMNS` that the first row has.
+        Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is a number or
+        text; of a text that holds ``####``, only what follows it. A dot leads into a nested column. By default the
+        first pair in `fspo.tasks.known_sets.COLUMNS` that the first row has.
     suffix : str
-        Text put after a prompt, for example ``"\\nPut the final answer in \\boxed{}."``.
+        Text put after a prompt, for example ``"\nPut the final answer in \boxed{}."``.
     judge : VerifierConfig
         The verifier and its limits.
     """
@@ -161,7 +161,7 @@ class DatasetTask:
         self._verifier.close()
 
     def size(self, split: Split) -> int:
-        """Return the number of examples in a split."""
+        """Return the number of examples in a split, "train" or "eval"."""
         return len(self._examples[split])
 
     def example(self, split: Split, index: int) -> Example:

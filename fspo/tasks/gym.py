@@ -117,11 +117,11 @@ class GymTask:
         self._entry = lru_cache(maxsize=CACHED_ENTRIES)(self._make_entry)
 
     def close(self) -> None:
-        """Stop the worker processes that score."""
+        """Stop the worker processes that score responses."""
         self._pool.close()
 
     def size(self, split: Split) -> int:
-        """Return the number of examples in a split."""
+        """Return the number of examples in a split, "train" or "eval"."""
         return self.config.size if split == "train" else self.config.eval_size
 
     def _make_entry(self, split: Split, index: int) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class VerifierConfig:
 
 
 def normalise(text: str) -> str:
-    """Normalise a text: Unicode NFKC, one blank for each run of white space, ends stripped."""
+    """Return a text in a form in which equal answers are equal: Unicode NFKC, each run of white space one blank, none
+    at the ends."""
     return " ".join(unicodedata.normalize("NFKC", text).split())
 
 

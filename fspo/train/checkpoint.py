@@ -72,7 +72,7 @@ _MODEL, _OPTIMIZER, _PAST = "model", "optimizer", "past-{:08d}"
 
 
 def trainable(model: torch.nn.Module) -> Tensors:
-    """Return the trainable parameters by name; tied parameters appear once."""
+    """Return by name the model's parameters that need a gradient; tied parameters appear once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 

@@ -78,7 +78,7 @@ class Reporter:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
     def times(self) -> dict[str, float]:
-        """Return the wall time of each part of the rollout as a metric ``time/NAME``, seconds."""
+        """Return the wall time of each part of the rollout, seconds, under the metric's name ``time/PART``."""
         return {metric.TIME + name: seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:

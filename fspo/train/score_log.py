@@ -99,7 +99,7 @@ class ScoreLog:
             self.writer.append(log_rows(update, responses, record.rows, scores=scores, user=user))
 
     def flush(self, rollout: int) -> None:
-        """Write this process's log file of a rollout."""
+        """Write the log file of a rollout with this process's rows."""
         self.writer.flush(rollout)
 
 

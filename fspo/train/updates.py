@@ -205,7 +205,7 @@ class Updater:
         return S[order], n[order], A[order]
 
     def over_processes(self, sums: DriftStats) -> DriftStats:
-        """Add up the drift statistics (sums over tokens) of all processes."""
+        """Return the drift statistics ``sums`` of this process added to those of all others."""
         local = torch.tensor(astuple(sums), dtype=torch.float64, device=self.accelerator.device)
         return DriftStats(*self.accelerator.reduce(local, "sum").tolist())  # type: ignore[union-attr]
 

@@ -31,8 +31,8 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
     """Test T2 (a) and the last sentence of (b). At mu = 0 the acceptance falls strictly from 1 to 10^5 tokens for the
     fixed band and rises strictly for the linear one, for 40 random scales. For a fixed band of half-width 10^-6 sigma,
     a(l1)/a(l2) is sqrt(l2/l1) at mu = 0, and e^(sigma^2 (l2 - l1)/8) times that at mu = -sigma^2/2. The test's x > 0 is
-    added to the exponent 1/2 of l2/l1. Near misses: ``swap`` exchanges the bands, ``power`` the exponent, ``half`` the
-    1/2 in mu."""
+    added to the exponent 1/2 of l2/l1. Near misses: ``swap`` exchanges the bands, ``power`` replaces the exponent, and
+    ``half`` the 1/2 in mu."""
     steps, ratios, pairs, factors = [], [], [], []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):

@@ -67,8 +67,7 @@ def stationary(rng: np.random.Generator) -> tuple[Bandit, Floats]:
 
 
 def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
-    """Return how far 20 gradient steps of size .3 by the preset ``name`` move the logits, and whether any was
-    clipped."""
+    """Return how far 20 gradient steps of size .3 by the preset ``name`` move the logits, and if any was clipped."""
     rule, clipped, start = preset(name).rule, False, bandit.new
     for _ in range(20):
         terms, _ = update_terms(bandit, rule)

@@ -134,7 +134,7 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def reviewed() -> dict[str, str]:
-    """Return the printed statements of the last review, by theorem."""
+    """Return the statements that Coq had printed at the last review, by theorem, from ``statements.txt``."""
     return blocks(PRINTED.read_text(encoding="utf-8"))
 
 

@@ -54,11 +54,11 @@ class WithMoments:
         return self.sigma**2 * n
 
     def mean(self, lengths: ArrayLike) -> Floats:
-        """Return E[S | L] at the given lengths, nats, by a formula."""
+        """Return the mean of S at each of the given lengths, nats, by a formula."""
         return np.broadcast_to(self.mu * numbers_of(lengths), np.shape(lengths))
 
     def variance(self, lengths: ArrayLike) -> Floats:
-        """Return Var[S | L] at the given lengths, nats squared, by a formula."""
+        """Return the variance of S at each of the given lengths, nats squared, by a formula."""
         return np.broadcast_to(self._variance(numbers_of(lengths)), np.shape(lengths))
 
 

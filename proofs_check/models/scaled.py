@@ -29,14 +29,14 @@ class ScaleFamily(WithMoments):
         return special.ndtr(z)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """Return P(S <= s | L) by a formula; ``s`` and ``lengths`` broadcast."""
+        """Return P(S <= s) at the given lengths by a formula; ``s`` (nats) and ``lengths`` broadcast."""
         n = numbers_of(lengths)
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))
         z = (np.asarray(s, np.float64) - self.mu * n) / np.sqrt(self._variance(n))
         return np.broadcast_to(self._standard_cdf(z), shape)
 
     def sample(self, rng: np.random.Generator, lengths: ArrayLike) -> Floats:
-        """Draw one log-ratio S for each length."""
+        """Draw one log-ratio S, nats, for each of ``lengths``."""
         n = numbers_of(lengths)
         return self.mu * n + np.sqrt(self._variance(n)) * self._draw(rng, np.shape(lengths))
 

@@ -30,7 +30,7 @@ class ExponentialTokens(WithMoments):
         return self.mu * n + self.sigma * (total - n)
 
     def cdf(self, s: ArrayLike, lengths: ArrayLike) -> Floats:
-        """Return P(S <= s | L), from the regularised incomplete gamma function."""
+        """Return P(S <= s) at the given lengths, from the regularised incomplete gamma function; ``s`` in nats."""
         n = numbers_of(lengths)
         total = (np.asarray(s, np.float64) - self.mu * n) / self.sigma + n
         shape = np.broadcast_shapes(np.shape(s), np.shape(lengths))

@@ -70,8 +70,7 @@ class Chain(SmallPolicy):
 
     @cached_property
     def update(self) -> Floats:
-        """Log-ratios S, (N,): log-probability of each response under the new weights less that under the old ones,
-        nats."""
+        """Log-ratios S, (N,): log-probability under the new weights less that under the old ones, nats."""
         return self.token_log_ratios(self.new, self.old).sum(axis=1)
 
     @cached_property

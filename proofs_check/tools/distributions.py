@@ -47,7 +47,7 @@ def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floa
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """Draw S from ``model`` ``draws`` times for each of K lengths; return how many lie in the band of ``rule``,
+    """Draw S ``draws`` times from ``model`` for each of K lengths; return how many are in the band of ``rule``,
     (K,)."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
