@@ -15,11 +15,17 @@ from fspo.base.errors import run_cli
 if TYPE_CHECKING:  # imported only for type checkers: loading the checks would delay --help
     from proofs_check.frame import Check, Row
 
-EXAMPLES = """examples:
-  fspo check
-      every check and its near misses; the table on the terminal, the report in out/proofs_check
-  fspo check --only T3,T7 --method simulated --jobs 2
-  fspo check --list
+EXAMPLES = """methods:
+  closed form     against mpmath at 50 digits, or an exact formula of another origin
+  simulated       draws through the rule, judged by p-values
+  attacked        an optimiser or a random search looks for a counterexample
+  enumerated      sums over all responses of a small policy
+  machine-proved  Coq's kernel accepts a proof
+
+examples:
+  fspo check                                     every check; about a minute
+  fspo check --only T3,T7 --method simulated     some of them
+  fspo check --only T1 --method "closed form"    a name of two words, in quotes
 """
 
 
@@ -64,19 +70,17 @@ def build_parser() -> CommandParser:
     """Return the parser of ``fspo check``."""
     parser = CommandParser(
         prog="fspo check",
-        description="Check the statements of docs/theory.md. Exit status 0: all pass and every near miss fails; "
-        "1: not so; 2: bad input.",
+        description="Check the statements of docs/theory.md, and that false neighbours of them (near misses) fail.\n"
+        "Exit status 0: all pass and every near miss fails; 1: not so; 2: bad input.",
         examples=EXAMPLES,
     )
-    parser.add_argument("--only", default="", help="statements, separated by commas, such as T3,T7; empty for all")
-    parser.add_argument("--method", default="", help="one method, such as simulated; empty for all")
-    parser.add_argument("--list", action="store_true", help="print the checks and their near misses, run nothing")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; all cores unless given")
+    parser.add_argument("--only", type=str, default="all", help="statements, such as T3,T7")
+    parser.add_argument("--method", type=str, default="all", help="one of the methods below")
+    parser.add_argument("--list", action="store_true", help="print what each check compares, and run none")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; by default one for each core")
     parser.add_argument("--seed", type=int, default=0, help="root of every random stream")
-    parser.add_argument("--strict", action="store_true", help="a check that could not be run counts as a failure")
-    parser.add_argument(
-        "--output", "--out", type=Path, default=Path("out/proofs_check"), help="folder for proofs_check.json ..."
-    )
+    parser.add_argument("--strict", action="store_true", help="a check that cannot run (no Coq) counts as a failure")
+    parser.add_argument("--output", "--out", type=str, default="out/proofs_check", help="folder of proofs_check.json")
     parser.add_argument("--no-progress", action="store_true", help="show no progress bar")
     return parser
 
@@ -89,17 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from proofs_check.frame import select
     from proofs_check.report import format_list, format_table
 
-    only = [name.strip() for name in options.only.split(",") if name.strip()]
-    chosen = select(CHECKS, only, options.method or None)
+    only = [name.strip() for name in options.only.split(",") if name.strip() not in ("", "all")]
+    chosen = select(CHECKS, only, None if options.method in ("", "all") else options.method)
     if options.list:
         print(format_list(chosen, TITLES))
         return 0
     checked_seed("--seed", options.seed)
-    rows, status = run_suite(
-        options.output, chosen, options.seed, options.jobs, options.strict, not options.no_progress
-    )
+    out, progress = Path(options.output), not options.no_progress
+    rows, status = run_suite(out, chosen, options.seed, options.jobs, options.strict, progress)
     print(format_table(rows))
-    print(f"report: {options.output}/proofs_check.json ")
+    print(f"report: {out}/proofs_check.json")
     print(next_step("figures --theory", []))
     return status
 

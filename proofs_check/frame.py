@@ -42,20 +42,19 @@ class Verdict(StrEnum):
 
 
 class Method(StrEnum):
-    """How a check tests a statement: by formulas, simulation, search, enumeration or formal proof, never by
-    ``fspo``."""
+    """How a check tests a statement, never by ``fspo`` itself; ``fspo check --help`` says what each method is."""
 
-    CLOSED = "closed form"  # A formula is compared with mpmath or with another exact formula.
-    SIMULATED = "simulated"  # A test on drawn data gives a p-value, which is corrected for the number of such checks.
-    ATTACKED = "attacked"  # A random search and an optimiser look for a counterexample to the statement.
-    ENUMERATED = "enumerated"  # Expected values are sums over all responses of a small policy.
-    MACHINE_PROVED = "machine-proved"  # Coq's kernel accepts a formal proof of the statement.
+    CLOSED = "closed form"
+    SIMULATED = "simulated"
+    ATTACKED = "attacked"
+    ENUMERATED = "enumerated"
+    MACHINE_PROVED = "machine-proved"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a check's function. Deterministic checks give ``margin``, the distance from failing in the unit
-    ``unit``, negative if the statement is false. Checks on simulated data give ``p_value``, corrected for the several
+    """The result of a check's function. Deterministic checks give ``margin``, the distance from failing (negative:
+    the statement is false), and in ``unit`` what it is of. Checks on simulated data give ``p_value``, corrected for the several
     tests inside the check. NaN in either says that there was too little data. ``note`` is for the report. A check that
     could not be run says why in ``not_run``."""
 
@@ -129,7 +128,7 @@ class Check:
         What the number x that makes the statement false changes, as words after a number: "of a(l)", "nats of S". Empty
         if the statement has no x, as Coq's have not.
     sees : float
-        Largest x that the check must notice. It is undecided if its measured resolution is coarser.
+        Coarsest resolution allowed. The check is undecided if its measured one is coarser.
     """
 
     statement: str
@@ -313,14 +312,14 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
         verdicts[name] = judge(found, None if found.p_value is None else family * found.p_value)
     if p_adjusted is not None:
         margin = math.nan if math.isnan(p_adjusted) else math.log10(max(p_adjusted, 1e-300) / ALPHA)
-        outcome = replace(outcome, margin=margin, unit="log10(p / alpha)")
+        outcome = replace(outcome, margin=margin, unit="decades of p-value")
     verdict = judge(outcome, p_adjusted)
     if verdict is Verdict.PASS and raw.resolution is not None and not raw.resolution <= check.sees:
         verdict = Verdict.UNDECIDED
-        note = f"notices {raw.resolution:.0e} {check.false} and no less; it should notice {check.sees:.0e}"
+        note = f"resolution {raw.resolution:.0e} {check.false}: too coarse, at most {check.sees:.0e} is allowed"
         outcome = replace(outcome, note=note)
     return Row(
-        *(check.statement, str(check.method), check.name, verdict, outcome.margin, outcome.unit, verdicts),
+        *(check.statement, str(check.method), check.name, verdict, outcome.margin + 0.0, outcome.unit, verdicts),
         *(outcome.p_value, p_adjusted, outcome.not_run or outcome.note, raw.seconds, raw.resolution, check.false),
     )
 

@@ -14,11 +14,11 @@ import numpy as np
 from fspo.base.files import refuse_foreign, write_text
 from proofs_check.frame import Check, Row, Verdict
 
-REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "resolution", "near misses", "seconds")
+REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "margin of", "resolution", "near misses", "seconds")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    """Return a row as texts: its margin with the unit, its resolution with what x changes, and how many near misses
+    """Return a row as texts: its margin, what it is of, its resolution with what x changes, and how many near misses
     failed. What a check does not have, or was not run for, is ""."""
     ran = row.verdict is not Verdict.NOT_RUN
     failed = sum(verdict is Verdict.FAIL for verdict in row.near_misses.values())
@@ -27,7 +27,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.method,
         row.name,
         str(row.verdict),
-        "" if math.isnan(row.margin) else f"{row.margin:.3g} {row.unit}".strip(),
+        "" if math.isnan(row.margin) else f"{row.margin:.3g}",
+        row.unit,
         f"{row.resolution:.0e} {row.false}" if ran and row.resolution is not None else "",
         f"{failed}/{len(row.near_misses)} fail" if ran else "",
         f"{row.seconds:.1f}",
@@ -35,8 +36,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
-    """Return a text that lists by statement each check's method and name, its near misses, and the largest x that it
-    must notice. ``titles`` says in a few words what each statement is about."""
+    """Return a text that lists by statement each check's method and name, its near misses, and the coarsest
+    resolution allowed. ``titles`` says in a few words what each statement is about."""
     lines = []
     for statement in dict.fromkeys(check.statement for check in checks):
         lines += ["", f"{statement}  {titles.get(statement, '')}".rstrip()]
@@ -45,7 +46,7 @@ def format_list(checks: Sequence[Check], titles: Mapping[str, str]) -> str:
                 lines.append(f"  {check.method:15} {check.name}")
                 lines.append(f"  {'':15}   near misses: {'; '.join(check.near_misses)}")
                 if check.false:
-                    lines.append(f"  {'':15}   must notice: {check.sees:.0e} {check.false}")
+                    lines.append(f"  {'':15}   resolution: {check.sees:.0e} {check.false}, or finer")
     return "\n".join(lines[1:])
 
 
@@ -74,11 +75,11 @@ def format_table(rows: Sequence[Row]) -> str:
 def summary(rows: Sequence[Row]) -> str:
     """Return one line with the numbers of checks by verdict and of near misses that failed."""
     count = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict}
-    ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
-    verdicts = [verdict for row in ran for verdict in row.near_misses.values()]
+    verdicts = [v for row in rows if row.verdict is not Verdict.NOT_RUN for v in row.near_misses.values()]
     failed = sum(verdict is Verdict.FAIL for verdict in verdicts)
-    of_checks = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-    return f"{len(rows)} checks: {of_checks}; {failed} of {len(verdicts)} near misses fail, as they must"
+    found = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
+    what = "check" if len(rows) == 1 else "checks"
+    return f"{len(rows)} {what}: {found}; {failed} of {len(verdicts)} near misses fail, as they must"
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:

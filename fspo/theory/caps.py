@@ -9,10 +9,10 @@ from fspo.base.errors import UserError
 from fspo.base.number_checks import number, numbers
 
 
-def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n: float) -> float:
+def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, nu: float, n: float) -> float:
     """Return the cap K with the least mean squared error of the mean of min(w, K) A psi over n responses (T11).
 
-    It is the only root of n E[(w - K)_+] = R K - E[min(w, K)], for every distribution of w (docs/proofs.md T11). The
+    It is the only root of n E[(w - K)_+] = nu K - E[min(w, K)], for every distribution of w (docs/proofs.md T11). The
     difference of the two sides is linear between two weights, so the root is exact.
 
     Parameters
@@ -21,7 +21,7 @@ def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n
         Values of the importance weight w, for example those of the responses of one length.
     probabilities : array (K,)
         Their probabilities (normalised here).
-    R : float, >= 1
+    nu : float, >= 1
         E|A psi|^2 / |E[A psi]|^2, how much noise a response has for its part of the update.
     n : float, >= 1
         Number of responses in the update.
@@ -29,15 +29,15 @@ def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, R: float, n
     w, p = numbers("weights", weights, 0), numbers("probabilities", probabilities, 0)
     if w.ndim != 1 or w.shape != p.shape or not p.sum() > 0 or not w @ p > 0:
         raise UserError("weights and probabilities need one entry for each value, and a positive mean weight")
-    p, R, n = p / p.sum(), number("R", R, 1, why="E|A psi|^2 over |E[A psi]|^2"), number("n", n, 1)
+    p, nu, n = p / p.sum(), number("nu", nu, 1, why="E|A psi|^2 over |E[A psi]|^2"), number("n", n, 1)
     order = np.argsort(w)
     w, p = w[order], p[order]
     at = np.concatenate([[0.0], w])
     beyond = 1 - np.concatenate([[0.0], np.cumsum(p)])  # P(w > K), up to ties, where the next entry counts
     held = np.concatenate([[0.0], np.cumsum(p * w)]) + at * np.maximum(beyond, 0.0)
-    excess = n * (w @ p - held) - R * at + held
+    excess = n * (w @ p - held) - nu * at + held
     last = int(np.flatnonzero(excess >= 0)[-1])
     if last == len(w):
         return float(w[-1])
     above = float(p[w > at[last]].sum())  # between two weights E[min(w, K)] rises with this slope
-    return float(at[last] + excess[last] / ((n - 1) * above + R))
+    return float(at[last] + excess[last] / ((n - 1) * above + nu))

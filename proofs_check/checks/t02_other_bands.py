@@ -23,7 +23,7 @@ def symmetric(shape: Any, edge: float) -> Rule:
     return Rule(shape, -math.expm1(-edge), math.expm1(edge))
 
 
-@check("T2", Method.CLOSED, "(a) the fixed band falls, the linear rises; the limits", "of exponent 1/2", 1e-6)
+@check("T2", Method.CLOSED, "(a) the fixed band falls, the linear rises; the limits", "of the exponent", 1e-6)
 @near_miss("bands exchanged", swap=True)
 @near_miss("(l2/l1)^.45", power=0.45)
 @near_miss("mu = -.45 sigma^2", half=0.45)
@@ -52,7 +52,7 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
     def limit(x: float) -> Outcome:
         return close(ratios, np.array(pairs) ** (power + x) * factors, 1e-6)
 
-    return beside(limit, holds(np.array(steps) - 1e-13, "least step"))
+    return beside(limit, holds(np.array(steps) - 1e-13, "step of a(l)"))
 
 
 @check("T2", Method.CLOSED, "(b) limits 1, 1/2, 0 of the linear band", "of the threshold", 1e-6)
@@ -70,7 +70,7 @@ def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
                 rule = Rule("linear", -math.expm1(-side * threshold * (1 + x) * sigma**2), 0.5)
                 a = theory.band_acceptance(rule, [1e11 / sigma**2], -(sigma**2) / 2, sigma)[0]
                 gaps.append(1e-4 - abs(a - limit))
-        return holds(gaps, "probability")
+        return holds(gaps, "acceptance")
 
     return test
 
@@ -93,7 +93,7 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
         s = sigma * (1 + x)
         a = theory.band_acceptance(rule, lengths, -(s**2) / 2, s)
         rounded = [0.005 - np.max(np.abs(a - stated)), 5e-5 - abs(threshold - 0.0245)]
-        return holds([*rounded, 1e-9 - np.max(np.abs(a - exact))], "probability")
+        return holds([*rounded, 1e-9 - np.max(np.abs(a - exact))], "acceptance")
 
     return test
 

@@ -82,7 +82,7 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
         simple = theory.lre_bound(float(theory.drift_error_bound(u, u, 0.3)), a, one_sided=True)
         printed += [theory.worst_lre(u, u, (0.0, 0.3)) - digits[0], (simple or 1.0) - digits[1]]
     found = equal([(formula or theory.worst_lre)(*case) for case in cases], exact, 1e-7)
-    return beside(found, holds(5e-5 - np.abs(printed), "half a digit"))
+    return beside(found, holds(5e-5 - np.abs(printed), "the page's digits"))
 
 
 @check("T3", Method.ATTACKED, "LRE_inf is at most that; LRE_1 <= LRE_2 <= LRE_inf", "of the supremum", 1e-6)
@@ -143,18 +143,16 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
 @check("T3", Method.ATTACKED, "simple bounds: LRE_inf at the worst shares, one and both signs", "of the bound", 1e-3)
 @near_miss("B/(a_0 - B) for drift errors of both signs", drift_twice=False)
 @near_miss("B/(a_0 - B) for scale errors of both signs", scale_twice=False)
-def bounds_of_lre(
-    rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, cases: int = 700
-) -> Test:
+def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, n: int = 700) -> Test:
     """Test T3's simple bounds of LRE_inf at the worst shares: 2B/(a_0 - B), and half of it if all errors have one sign
-    or if drift errors meet equal ranges. ``cases`` random cases of each kind are tried. The test's x > 0 lowers the
+    or if drift errors meet equal ranges. ``n`` random cases of each kind are tried. The test's x > 0 lowers the
     bounds by the part x. Near misses: ``drift_twice`` or ``scale_twice`` False halves it for drift or scale errors of
     both signs too."""
     rows = []
     for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
         one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")
         promised = not twice or not (drift_twice if "drift" in kind else scale_twice)
-        for i in range(cases):
+        for i in range(n):
             u_lo, u_hi = 10 ** rng.uniform(-1, 0.7, 2) if i % 4 else (1.0, 1.0)
             u_hi = u_lo if "equal" in kind else u_hi
             ends = np.array([0.0 if one_sign else -1.0, 1.0, *rng.uniform(0 if one_sign else -1, 1, 3)])

@@ -109,7 +109,7 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
         bounds += (np.log1p(t) / 2).tolist()
         sound += [*error, *(t - np.log1p(t))]
     # at one token log(1 + t)/2 is reached, since 1 + t = (1 + |alpha|)/(1 - |alpha|) is Var S_1/sigma^2 or its inverse
-    bounded = beside(at_most(values, bounds, 1e-9), holds(sound, "sign; t less log(1 + t)", 1e-12))
+    bounded = beside(at_most(values, bounds, 1e-9), holds(sound, "log s_l and its bound", 1e-12))
     return all_of(equal(stated, exact, 1e-10), bounded)
 
 
@@ -204,6 +204,6 @@ def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
             normal, F = special.ndtr((S - m * (1 + x) * n) / (s * math.sqrt(n))), np.cumsum(p)
             errors.append(max(np.max(np.abs(F - normal)), np.max(np.abs(F - p - normal))))
         found = ", ".join(f"{error:.3f}" for error in errors)
-        return holds(np.array(errors[:-1]) / errors[1:] - 1.8, "fall per factor 4, less 1.8", note=f"errors {found}")
+        return holds(np.array(errors[:-1]) / errors[1:] - 1.8, "fall of the error", note=f"errors {found}")
 
     return test

@@ -35,7 +35,7 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 
     def test(x: float) -> Outcome:
         stated = theory.drift_given_length(ratios, np.array(kls) * (1 + x))
-        return holds(1e-10 - np.abs(stated - exact), "nats of S")
+        return holds(1e-10 - np.abs(stated - exact), "mean of S")
 
     return test
 
@@ -75,9 +75,9 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
         centre = theory.fair_centre(ratio, var * (1 + x))
         centre = {"-KL": -CHAIN.kl_per_token() * lengths, "log": np.log(ratio)}.get(instead, centre)
         off = np.abs(centre - mean) / np.sqrt(var)
-        return holds(0.01 - off, "standard deviations", note=f"off by at most {np.max(off):.1g} standard deviations")
+        return holds(0.01 - off, "deviations of S", note=f"off by at most {np.max(off):.1g} standard deviations")
 
-    return beside(test, holds(gaps, "half a digit"))
+    return beside(test, holds(gaps, "the page's digits"))
 
 
 @check("T6", Method.CLOSED, "(c) no shift of lengths and KL k (l - 1): mean -k (l - 1)", "of k", 1e-10)

@@ -32,7 +32,7 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
         size = float(np.abs(left).max() + np.abs(lemma.e_len).max() + np.abs(lemma.e_in).max())
         found.append((left - p @ g) / size)
         stated.append((lemma.e_len + inner * lemma.e_in) / size)
-    return vectors(found, stated, 1e-11, "of the largest entry")
+    return vectors(found, stated, 1e-11, "distance of the sides")
 
 
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
@@ -86,7 +86,7 @@ def projection(
             gaps.append(mean_loss[0] - float(p @ np.sqrt([one.fun for one in found])))
             more += (eta[1:] - eta[0] if of_eta else mean_loss[1:] - mean_loss[0]).tolist()
     close_to = lambda x: close(1 + np.array(stated) * (1 + x), 1 + np.array(exact), 1e-6)  # noqa: E731
-    searched = beside(close_to, close(1 + np.array(gaps), 1, 1e-11), holds([0.0, *more], "loss of another rate, less"))
+    searched = beside(close_to, close(1 + np.array(gaps), 1, 1e-11), holds([0.0, *more], "loss of other rates"))
     return all_of(searched, shortest(rng, negative, by_clipped))
 
 
@@ -99,7 +99,7 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
     numeric = slopes(lambda theta: float(bandit.probability(theta) @ bandit.advantages), bandit.new)
-    return vectors([numeric], [total], 1e-8 * np.linalg.norm(numeric), "length of g")
+    return vectors([numeric], [total], 1e-8 * np.linalg.norm(numeric), "distance of the gradients")
 
 
 @check("T8", Method.ENUMERATED, "the clipped gradient of softmax policies, no strata", "of the errors", 1e-8)
@@ -127,4 +127,4 @@ def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = Fal
             lemma = Strata(*strata(bandit, rule)).lemma()
             found.append((clipped / rate - true) / lemma.g_norm)
             stated.append((lemma.e_len + inner * lemma.e_in) / lemma.g_norm)
-    return vectors(found, stated, 1e-10, "of |g|")
+    return vectors(found, stated, 1e-10, "distance of the gradients")

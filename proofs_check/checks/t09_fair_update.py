@@ -173,15 +173,15 @@ def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> 
         g = np.array([[1.0, 0.0], [second, math.sqrt(1 - second**2)]])
         a, b = (f(centred, [10.0, 2000.0], m, sigma, m) for f in (theory.band_acceptance, theory.weight_acceptance))
         lemma = theory.cosine_lemma(np.full(2, 0.5), a, g, b[:, None] * g)
-        return holds([1e-9 - float(abs(lemma.cosine - exact)), 1e-9 - lemma.lre.inf], "cosine, LRE")
+        return holds([1e-9 - float(abs(lemma.cosine - exact)), 1e-9 - lemma.lre.inf], "cosine and LRE")
 
     def accident(x: float) -> Outcome:
         near = 0.025 * (1 + x)
         skew = Rule("sqrt", 0.025, 0.05, drift="gaussian")
         b = theory.weight_acceptance(skew, [100.0, 900.0], -(near**2) / 2, near, -(near**2) / 2)
-        return holds(1e-9 - abs(b[0] / b[1] - 1), "relative")
+        return holds(1e-9 - abs(b[0] / b[1] - 1), "ratio of b")
 
-    return beside(all_of(turned, accident), holds(5e-4 - np.abs(printed), "half a digit"))
+    return beside(all_of(turned, accident), holds(5e-4 - np.abs(printed), "the page's digits"))
 
 
 @check("T9", Method.SIMULATED, "(c) drawn, A psi independent of S: c_l = b(l) g_l under mask and cap", "of c_l", 0.02)

@@ -97,7 +97,7 @@ def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bo
             excess = excess_at_second(dist, v, lengths, alpha, H)
             signs += [-float(excess(roots[-1] - 1e-6)) - 1e-12, float(excess(roots[-1] + 1e-6)) - 1e-12]
         signs.append((roots[-1] - H) * np.sign(v[1] - v[0]))
-    return beside(equal(stated, roots, 1e-9), holds(signs, "acceptance; exponent less H, in the direction of v"))
+    return beside(equal(stated, roots, 1e-9), holds(signs, "acceptance, exponent"))
 
 
 CHANGING: Pair = (0.4, 0.8)
@@ -126,7 +126,7 @@ def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = Fals
         found = [fair_exponent(dist.quantile, CHANGING, BETWEEN, least[-1] + e, 0.5) for e in (-1e-9, 1e-5, 1e-7, 1e-9)]
         gaps += [*(np.diff(found[1:]) - math.log(100) / math.log(8))]
         none.append(0.0 if math.isnan(found[0]) else -1.0)
-    shown = lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "half a digit")  # noqa: E731
+    shown = lambda x: holds(5e-4 - np.abs(np.array(exact) - printed * (1 + x)), "the page's digits")  # noqa: E731
     border = equal([CHANGING[0], CHANGING[0] * (1 - at_0)], 1 - np.array(least), 1e-9)
     return all_of(beside(shown, holds([*(5e-4 - np.abs(gaps)), *none], "exponent")), border)
 
@@ -223,7 +223,7 @@ def of_all(rule: Rule, lengths: Floats, dist: Cdf, H: float, v: Floats) -> Float
     return v * accepted(rule, lengths, dist, H, -3e-4) + (1 - v)
 
 
-@check("T10", Method.CLOSED, "(c) by rules: LRE at gamma = H, alpha at the stated exponent", "of 1 - a and LRE", 1e-8)
+@check("T10", Method.CLOSED, "(c) by rules: LRE at gamma = H, alpha at the stated exponent", "of rate and LRE", 1e-8)
 @near_miss("gamma = H + .25 clips the changed alike", gamma_off=0.25)
 @near_miss("without the factor (1 - a_bar)/a_bar", of_changed=True)
 @near_miss("gamma = H is fair", at_H=True)
@@ -279,7 +279,7 @@ def limits(rng: np.random.Generator, of: dict[str, tails.FarTail] | None = None,
                 paths.append([one - (0 if light else 1 / mp.mpf(tail.k)) for one in path])
     nearer = [1 - float(abs(later) / abs(earlier)) for path in paths for earlier, later in pairwise(path)]
     last = np.array([float(path[-1]) for path in paths])
-    return beside(lambda x: holds(1e-3 - np.abs(last + x), "of beta"), holds(nearer, "part of the distance"))
+    return beside(lambda x: holds(1e-3 - np.abs(last + x), "exponent over beta"), holds(nearer, "part of the distance"))
 
 
 @check("T10", Method.ATTACKED, "(e) update acceptance of two signs under drop, exact counts", "of the upper edge", 0.2)

@@ -51,8 +51,8 @@ class Responses:
         return self.q @ self.gradients
 
     @property
-    def R(self) -> float:
-        """R of T11: E|A psi|^2 over |u|^2, at least 1."""
+    def nu(self) -> float:
+        """nu of T11: E|A psi|^2 over |u|^2, at least 1."""
         return float(self.q @ (self.gradients**2).sum(axis=1) / (self.u @ self.u))
 
     def outcomes(self, tilt: float = 0.0) -> tuple[np.ndarray, Floats]:
@@ -82,17 +82,17 @@ def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], 
 
 @check("T11", Method.ENUMERATED, "all outcomes of n responses: the error is least at the root", "of the cap", 1e-5)
 @near_miss("n - 1 for n", less=1)
-@near_miss("R = 1", noise=False)
+@near_miss("nu = 1", noise=False)
 @near_miss("A psi depends on w", tilt=0.5)
 def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, tilt: float = 0.0) -> Test:
     """Test T11 on 16 random distributions of 2 or 3 responses: a minimiser over the cap K finds the root that
     `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it. The test's x > 0 enlarges
-    the root by the part x. Near misses: ``less`` lowers n, ``noise`` False has R = 1, ``tilt`` ties A psi to w."""
+    the root by the part x. Near misses: ``less`` lowers n, ``noise`` False has nu = 1, ``tilt`` ties A psi to w."""
     stated, found, steps = [], [], []
     for i in range(16):
         dist, n = Responses.draw(rng), 2 + i % 2
         error = enumerated_error(dist, n, tilt)
-        root = theory.cap_of_least_error(dist.w, dist.p, dist.R if noise else 1.0, n - less)
+        root = theory.cap_of_least_error(dist.w, dist.p, dist.nu if noise else 1.0, n - less)
         grid = np.linspace(0, 1.2 * dist.w.max(), 60)
         errors = np.array([error(K) for K in grid])
         least = int(np.argmin(errors))
@@ -102,26 +102,26 @@ def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, til
         found.append(best.x)
         before, after = grid[1:] <= root, grid[:-1] >= root
         steps += [*-np.diff(errors)[before], *(np.diff(errors)[after] + 1e-12)]
-    return beside(equal(stated, found, 1e-6), holds(steps, "error, step away from the root"))
+    return beside(equal(stated, found, 1e-6), holds(steps, "error a step off the root"))
 
 
-def lognormal_root(s: float, R: float, n: float) -> float:
-    """Return T11's root K for a lognormal w = exp(s Z - s^2/2), by root search on closed forms at 30 digits. ``R`` is
+def lognormal_root(s: float, nu: float, n: float) -> float:
+    """Return T11's root K for a lognormal w = exp(s Z - s^2/2), by root search on closed forms at 30 digits. ``nu`` is
     E|A psi|^2 over |E[A psi]|^2, ``n`` the number of responses."""
     with mp.workdps(30):
-        s, R, n = mp.mpf(s), mp.mpf(R), mp.mpf(n)
+        s, nu, n = mp.mpf(s), mp.mpf(nu), mp.mpf(n)
 
         def excess(K: Any) -> Any:
             d = -mp.log(K) / s + s / 2
             call = mp.ncdf(d) - K * mp.ncdf(d - s)  # E[(w - K)_+]
-            return n * call - R * K + 1 - call
+            return n * call - nu * K + 1 - call
 
         return float(mp.findroot(excess, (mp.mpf(10) ** -6, mp.mpf(1000)), solver="bisect", tol=1e-40))
 
 
 def limit_of(ratio: float, n: float, s: float) -> float:
-    """Return kappa with n Lc(kappa) - Lc(-kappa) = ratio (1 + s kappa), where Lc(k) = phi(k) - k Phi(-k) and ``ratio``
-    is (R - 1)/s: T11's root is near 1 + kappa s for n responses if log w has a small standard deviation s."""
+    """Return zeta with n Lc(zeta) - Lc(-zeta) = ratio (1 + s zeta), where Lc(k) = phi(k) - k Phi(-k) and ``ratio``
+    is (nu - 1)/s: T11's root is near 1 + zeta s for n responses if log w has a small standard deviation s."""
 
     def excess(k: float) -> float:
         up, down = (stats.norm.pdf(k) - z * ndtr(-z) for z in (k, -k))
@@ -131,42 +131,42 @@ def limit_of(ratio: float, n: float, s: float) -> float:
     return float(found)
 
 
-@check("T11", Method.CLOSED, "lognormal, gamma, bounded weights; kappa of small log-ratios", "of the cap", 1e-3)
+@check("T11", Method.CLOSED, "lognormal, gamma, bounded weights; zeta of small log-ratios", "of the cap", 1e-3)
 @near_miss("n left out", n_out=True)
-@near_miss("R for R - 1 in the limit", off=1.0)
-@near_miss("kappa left out on the right", right=0.0)
+@near_miss("nu for nu - 1 in the limit", off=1.0)
+@near_miss("zeta left out on the right", right=0.0)
 def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, right: float = 1.0) -> Test:
     """Test that `theory.cap_of_least_error`, for 20,000 quantiles of w, is T11's root by root search, from closed forms
     for lognormal weights and by quadrature for gamma and uniform ones. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes
-    to kappa of `limit_of`, with a gap of the size of s. The test's x > 0 enlarges the root by the part x. Near misses:
-    ``n_out`` takes n = 1; for kappa, ``off`` 1 has R for R - 1, and ``right`` 0 leaves kappa out on the right."""
+    to zeta of `limit_of`, with a gap of the size of s. The test's x > 0 enlarges the root by the part x. Near misses:
+    ``n_out`` takes n = 1; for zeta, ``off`` 1 has nu for nu - 1, and ``right`` 0 leaves zeta out on the right."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
-        R, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
+        nu, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
         of_n, s, shape = 1.0 if n_out else n, float(rng.uniform(0.1, 0.6)), float(rng.uniform(2, 6))
         stated.append(
-            theory.cap_of_least_error(stats.lognorm.ppf(levels, s, scale=math.exp(-s * s / 2)), levels**0, R, of_n)
+            theory.cap_of_least_error(stats.lognorm.ppf(levels, s, scale=math.exp(-s * s / 2)), levels**0, nu, of_n)
         )
-        exact.append(lognormal_root(s, R, n))
+        exact.append(lognormal_root(s, nu, n))
         for dist in (stats.gamma(shape, scale=1 / shape), stats.uniform(0.2, 1.6)):
-            stated.append(theory.cap_of_least_error(dist.ppf(levels), levels**0, R, of_n))
+            stated.append(theory.cap_of_least_error(dist.ppf(levels), levels**0, nu, of_n))
 
-            def excess(K: float, dist: Any = dist, R: float = R, n: float = n) -> float:
+            def excess(K: float, dist: Any = dist, nu: float = nu, n: float = n) -> float:
                 call = quad(dist.sf, K, float(dist.ppf(1 - 1e-15)), epsabs=1e-12)[0]
-                return n * call - R * K + float(dist.mean()) - call
+                return n * call - nu * K + float(dist.mean()) - call
 
             exact.append(optimize.brentq(excess, 1e-9, 50, xtol=1e-12))
     gaps = []
     for n, ratio, by in ((8.0, 0.5, 1), (40.0, 3.0, 1), (40.0, 60.0, 1), (64.0, 9.0, 0), (64.0, 64.0, 0)):
         for s in (1e-2, 1e-3, 1e-4):
-            kappa = (lognormal_root(s, 1 + ratio * s**by, n) - 1) / s
-            gaps.append(20 * s - abs(kappa - limit_of((ratio + off) * s ** (by - 1), n, right * s)))
-    return beside(equal(stated, exact, 5e-4), holds(gaps, "20 s less the gap of kappa"))
+            zeta = (lognormal_root(s, 1 + ratio * s**by, n) - 1) / s
+            gaps.append(20 * s - abs(zeta - limit_of((ratio + off) * s ** (by - 1), n, right * s)))
+    return beside(equal(stated, exact, 5e-4), holds(gaps, "zeta's distance to its limit"))
 
 
 @check("T11", Method.SIMULATED, "drawn updates: the squared error's slope in K is 0 at the root", "of the cap", 0.05)
 @near_miss("n - 3 for n", less=3)
-@near_miss("R of twice the gradients' noise", noise=math.sqrt(2))
+@near_miss("nu of twice the gradients' noise", noise=math.sqrt(2))
 def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: int = 100_000) -> Test:
     """Test T11 on drawn updates of 8 responses with lognormal weights: at the root the slope of the squared error in
     the cap K, 2 <error, mean of A psi where w > K>, has the mean 0. The test's x > 0 enlarges the root by the part x.
@@ -194,7 +194,7 @@ def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Float
         for dist, share, K in zip(dists, p, caps, strict=True):
             mean, square = held(dist.w, dist.p, K), float(dist.p @ np.minimum(dist.w, K) ** 2)
             bias += share * (mean - dist.p @ dist.w) * dist.u
-            variance += share / n * (dist.R * square - mean**2) * float(dist.u @ dist.u)
+            variance += share / n * (dist.nu * square - mean**2) * float(dist.u @ dist.u)
         return float(bias @ bias) + variance
 
     return error
@@ -222,13 +222,13 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
             best: Any = optimize.minimize(error, start, method="Nelder-Mead", options=to_the_end)
             if np.any(best.x >= [x[-1] for x in w]):
                 continue
-            roots = [theory.cap_of_least_error(x.w, x.p, x.R, n * share) for x, share in zip(dists, p, strict=True)]
+            roots = [theory.cap_of_least_error(x.w, x.p, x.nu, n * share) for x, share in zip(dists, p, strict=True)]
             if not parallel or own:
                 stated += roots
                 found += best.x.tolist()
                 continue
             size = [float(np.linalg.norm(x.u)) for x in dists]
-            number = [z * (x.R * K - held(x.w, x.p, K)) for z, x, K in zip(size, dists, best.x, strict=True)]
+            number = [z * (x.nu * K - held(x.w, x.p, K)) for z, x, K in zip(size, dists, best.x, strict=True)]
             stated += best.x[1:].tolist() if one_cap else number[1:]
             found += [best.x[0]] * 2 if one_cap else [number[0]] * 2
     return equal(stated, found, 1e-5)

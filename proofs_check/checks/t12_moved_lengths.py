@@ -52,7 +52,7 @@ def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
     lengths = [256, 4_096, 16_384]
     exact = 0.03 * np.array([16.0, 64.0, 128.0]) ** (2 * exponent)
     _, high = theory.length_shift_bounds(preset("fspo").rule, lengths)
-    printed = holds([0.05, 0.05, 0.5] - np.abs(np.exp(exact) - [1.6, 6.8, 47.0]), "half a digit")
+    printed = holds([0.05, 0.05, 0.5] - np.abs(np.exp(exact) - [1.6, 6.8, 47.0]), "the page's digits")
     return beside(equal(np.log(high), exact, 1e-12), printed)
 
 
@@ -78,7 +78,7 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
     return float(np.linalg.norm(bandit.new - start)), clipped
 
 
-@check("T12", Method.ENUMERATED, "(b) stationary points stay; nothing is clipped near them", "away", 1e-6)
+@check("T12", Method.ENUMERATED, "(b) stationary points stay; nothing is clipped near them", "from the point", 1e-6)
 @near_miss("a start 1 away", far=True)
 @near_miss("not stationary", other=True)
 @near_miss("the weight e^(S/L) of gspo", name="gspo")
@@ -106,25 +106,25 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
     return test
 
 
-@check("T12", Method.CLOSED, "(c) a bias tau b moves a zero by -tau H^-1 b", "of the shift", 0.01)
+@check("T12", Method.CLOSED, "(c) a bias tau b moves a zero by -tau J^-1 b", "of the shift", 0.01)
 @near_miss("+ for -", sign=1.0)
-@near_miss("H transposed", transposed=True)
+@near_miss("J transposed", transposed=True)
 def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
-    """Test T12 (c) for ten random cubic fields g with g(theta*) = 0, whose derivative there is H, and quadratic b: the
-    zero of g + tau b is theta* - tau H^-1 b + O(tau^2), since its distance from the stated zero falls like tau^2. The
-    test's x > 0 enlarges the stated shift by the part x. Near misses: ``sign`` 1 reverses the shift, ``transposed`` H.
+    """Test T12 (c) for ten random cubic fields g with g(theta*) = 0, whose derivative there is J, and quadratic b: the
+    zero of g + tau b is theta* - tau J^-1 b + O(tau^2), since its distance from the stated zero falls like tau^2. The
+    test's x > 0 enlarges the stated shift by the part x. Near misses: ``sign`` 1 reverses the shift, ``transposed`` J.
     """
     shifts, stated, taus = [], [], np.array([1e-3, 1e-4])
     for _ in range(10):
-        H, b, curved, bent = (rng.standard_normal(shape) for shape in ((3, 3), 3, (3, 3, 3), (3, 3)))
-        H += 4 * np.eye(3) * np.sign(rng.standard_normal())
-        used = H.T if transposed else H
+        J, b, curved, bent = (rng.standard_normal(shape) for shape in ((3, 3), 3, (3, 3, 3), (3, 3)))
+        J += 4 * np.eye(3) * np.sign(rng.standard_normal())
+        used = J.T if transposed else J
         for tau in taus:
             zero = np.zeros(3)
-            for _ in range(100):  # H theta = -(the rest of the field): a contraction near 0
+            for _ in range(100):  # J theta = -(the rest of the field): a contraction near 0
                 rest = (curved @ zero) @ zero + zero**3 + tau * (b + bent @ zero + zero**2)
-                zero = -np.linalg.solve(H, rest)
+                zero = -np.linalg.solve(J, rest)
             shifts.append(zero / tau)
             stated.append(sign * np.linalg.solve(used, b))
     near = np.tile([0.02, 0.002], 10) * np.linalg.norm(stated, axis=1)
-    return vectors(shifts, stated, near, "distance over tau, tau = 1e-3 and 1e-4")
+    return vectors(shifts, stated, near, "distance over tau")

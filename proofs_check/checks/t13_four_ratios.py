@@ -1,4 +1,4 @@
-"""T13: four ratios, where another distribution drew the responses."""
+"""T13: the ratio to what drew, where that was another distribution."""
 
 from __future__ import annotations
 
@@ -46,14 +46,12 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 
 @check("T13", Method.ENUMERATED, "(a), (b) means of e^R by length, of e^r, r, k3 after each prefix", "of a mean", 1e-8)
 @near_miss("mean 1 for k", mass=False)
-@near_miss("KL the other way round", reversed_kl=True)
+@near_miss("KL the other way round", swapped=True)
 @near_miss("responses that cannot be drawn counted", all_of_p=True)
-def after_prefix(
-    rng: np.random.Generator, mass: bool = True, reversed_kl: bool = False, all_of_p: bool = False
-) -> Test:
+def after_prefix(rng: np.random.Generator, mass: bool = True, swapped: bool = False, all_of_p: bool = False) -> Test:
     """Test T13 (a) and (b) over all responses that four samplers Q can draw, P the policy: the mean of e^R by length
     and of e^r, r and k3 after each prefix are the masses and KL divergences that T13 states. The test's x > 0 enlarges
-    the stated means by the part x. Near misses: ``mass`` False states the mean 1 of e^r, ``reversed_kl`` takes KL(P ||
+    the stated means by the part x. Near misses: ``mass`` False states the mean 1 of e^r, ``swapped`` takes KL(P ||
     Q), ``all_of_p`` counts responses that cannot be drawn."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
@@ -64,7 +62,7 @@ def after_prefix(
             q, p = Q[t, previous], P[t, previous]
             on = q > 0
             k = p[on].sum() if mass else 1.0
-            kl = float((p if reversed_kl else q)[on] @ np.log(q[on] / p[on]))
+            kl = float((p if swapped else q)[on] @ np.log(q[on] / p[on]))
             dist, r_t = chain.p_draw[rows] / chain.p_draw[rows].sum(), r[rows, t]
             found = dist @ np.exp(r_t), dist @ r_t, dist @ token_k3(r_t)
             stated += [k, -kl, kl - (1 - k)]
@@ -79,17 +77,17 @@ def after_prefix(
             exact.append(weight[at].sum() / chain.p_draw[at].sum())
         stated.append(of_p.sum())
         exact.append(weight.sum())
-    return beside(equal(stated, exact, 1e-9), holds(slack, "log k less the mean of r, nats", 1e-12))
+    return beside(equal(stated, exact, 1e-9), holds(slack, "log k less the mean of r", 1e-12))
 
 
 @check("T13", Method.ENUMERATED, "(c) reported log-probs of another temperature: sum p q/q_hat", "of a mean", 1e-10)
 @near_miss("mean 1", one=True)
-@near_miss("KL the other way round", reversed_kl=True)
-def wrong_log_probs(rng: np.random.Generator, one: bool = False, reversed_kl: bool = False) -> Test:
+@near_miss("KL the other way round", swapped=True)
+def wrong_log_probs(rng: np.random.Generator, one: bool = False, swapped: bool = False) -> Test:
     """Test T13 (c), over all responses of a sampler that draws from q and reports q_hat, at four temperatures; p is the
     trainer's distribution. The mean of e^r is the sum of p q/q_hat; if p itself drew, it is 1 + chi^2(p, q_hat) and
     that of r is KL(p, q_hat). The test's x > 0 enlarges the stated means by the part x. Near misses: ``one`` states the
-    mean 1, ``reversed_kl`` KL(q_hat, p)."""
+    mean 1, ``swapped`` KL(q_hat, p)."""
     stated, exact, slack = [], [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
@@ -105,7 +103,7 @@ def wrong_log_probs(rng: np.random.Generator, one: bool = False, reversed_kl: bo
                 stated.append(1.0 if one else float(dist[at] @ (p[at] / q_hat[at])))
                 exact.append(mean)
                 if computed == drawn:
-                    first, second = (q_hat[at], p[at]) if reversed_kl else (p[at], q_hat[at])
+                    first, second = (q_hat[at], p[at]) if swapped else (p[at], q_hat[at])
                     chi_2 = float(((p[at] - q_hat[at]) ** 2 / q_hat[at]).sum())
                     stated += [1 + chi_2, special.rel_entr(first, second).sum()]
                     exact += [mean, mean_r]
@@ -170,7 +168,7 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
             errors.append((chain.p_draw * f) @ u - truth)
             stated.append(parts[0] + parts[1] if inner else parts[0])
             near.append(1e-6 * np.linalg.norm(truth))
-    return vectors(errors, stated, near, "length of the bias")
+    return vectors(errors, stated, near, "distance of the biases")
 
 
 @check("T13", Method.ATTACKED, "(d) the bound on the part inside lengths holds and is reached", "of the bound", 1e-8)

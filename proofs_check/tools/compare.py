@@ -21,9 +21,9 @@ def close(value: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") 
     value, exact = np.asarray(value, np.float64), np.asarray(exact, np.float64)
     error = float(np.max(np.abs(value - exact) / np.maximum(np.abs(exact), TINY)))
     if math.isnan(error):
-        return Outcome(math.nan, "decades", note="a compared value is NaN")
+        return Outcome(math.nan, "decades of error", note="a compared value is NaN")
     margin = math.log10(tolerance / max(error, 1e-17))
-    return Outcome(margin, "decades", note=note or f"max relative error {error:.1e}")
+    return Outcome(margin, "decades of error", note=note or f"max relative error {error:.1e}")
 
 
 def holds(slack: ArrayLike, unit: str, rounding: float = 0.0, note: str = "") -> Outcome:
@@ -112,14 +112,14 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
 
     def test(part: np.ndarray) -> Test:
         note = f"largest value {float(np.max(part)):.9f} of its bound"
-        return lambda x: holds(1 - part / max(1 - x, TINY), "1 - value/bound", rounding, note)
+        return lambda x: holds(1 - part / max(1 - x, TINY), "part of the bound", rounding, note)
 
     return Parts(tuple(test(part[kinds == one]) for one in np.unique(kinds)))
 
 
 def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: ArrayLike, unit: str) -> Test:
     """Test that each vector found is the stated one of the same place, up to the distance ``tolerance`` (one number, or
-    one for each pair), measured in ``unit``. The test's x > 0 multiplies the stated vectors by 1 + x."""
+    one for each pair); ``unit`` names it. The test's x > 0 multiplies the stated vectors by 1 + x."""
     pairs = [(np.atleast_1d(one), np.atleast_1d(other)) for one, other in zip(found, stated, strict=True)]
 
     def test(x: float) -> Outcome:
@@ -134,7 +134,7 @@ def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: 
 
     def test(x: float) -> Outcome:
         found = sum(breaks(x, *case) for case in cases)
-        return Outcome(0.5 - found, "exact counts", note=f"{found} of {len(cases)} {of} break it")
+        return Outcome(float(-found), "cases that break it", note=f"{found} of {len(cases)} {of} break it")
 
     return test
 

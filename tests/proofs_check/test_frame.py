@@ -169,7 +169,7 @@ def test_a_check_that_sees_too_little_is_undecided():
     assert run_checks([seen_from(2e-3, sees=2e-3)])[0].verdict is Verdict.PASS
     (row,) = run_checks([seen_from(5e-3, sees=2e-3)])
     assert row.verdict is Verdict.UNDECIDED
-    assert "notices 5e-03 of a and no less" in row.note
+    assert row.note == "resolution 5e-03 of a: too coarse, at most 2e-03 is allowed"
 
 
 def test_the_resolution_of_p_values_holds_in_the_largest_family():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
 
 
 def made(verdict: float, near_miss: float = -1.0, name: str = "a_b & 50 % | x") -> Check:
-    return Check(
-        "T1", Method.CLOSED, name, lambda rng: Outcome(verdict, "unit"), {"c": lambda rng: Outcome(near_miss, "unit")}
-    )
+    return Check("T1", Method.CLOSED, name, lambda rng: Outcome(verdict, "unit"), {"c": lambda rng: Outcome(near_miss)})
 
 
 def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
@@ -57,6 +56,8 @@ def test_list_runs_nothing(tmp_path, capsys):
     assert lines[0].startswith("T7")
     checks = [line for line in lines if any(f"  {method} " in line for method in Method)]
     assert len(checks) == sum("near misses: " in line for line in lines) > 3
+    assert "resolution: 1e-06 of rho, or finer" in lines[3]
+    assert all(f"\n  {method} " in cli.EXAMPLES for method in Method)  # --help says what each is
     assert len(lines) <= 40  # one screen
     assert not (tmp_path / "x").exists()
 
@@ -87,9 +88,11 @@ def test_not_run_comes_last_and_counts_only_when_strict(monkeypatch, tmp_path, c
     assert cli.main([*arguments, "--strict"]) == 1
 
 
-def test_an_undecided_check_is_named_under_the_table():
-    text = format_table(run_checks([made(1.0), made(math.nan, name="second")]))
-    assert text.splitlines()[-1].startswith("undecided: T1 second")
+def test_a_margin_is_a_number_beside_what_it_is_of_and_an_undecided_check_is_named_under_the_table():
+    lines = format_table(run_checks([made(-0.0), made(math.nan, name="second")])).splitlines()
+    of_first = dict(zip(*(re.split("  +", lines[i]) for i in (0, 2)), strict=True))
+    assert (of_first["margin"], of_first["margin of"]) == ("0", "unit")
+    assert lines[-1].startswith("undecided: T1 second")
 
 
 def test_json_is_strict():

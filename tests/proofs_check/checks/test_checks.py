@@ -86,7 +86,7 @@ FORMULAS = [
     ("T11", "remark (i)", "upper_edge_supremum"),
 ]
 """Checks by statement and part of their name, and the formula of ``fspo.theory`` that they would see broken: made
-smaller by twice what the check must notice."""
+smaller by twice the coarsest resolution allowed."""
 
 
 @pytest.mark.parametrize(("statement", "part", "name"), FORMULAS, ids=lambda x: x if isinstance(x, str) else "")
