@@ -113,8 +113,7 @@ def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) 
 
 
 def check_log_probs(at: Place) -> dict[str, Any]:
-    """Compare token log-probs with those of whole logits in float64: computed tile by tile, and from whole logits.
-
+    """Compare token log-probs computed tile by tile, and from whole logits, with those from whole logits in float64.
     Tiles pass if their largest error is no more than twice that of the whole logits in the same type."""
     shape, found = shape_of(at.shape("Qwen3-0.6B-Base")), {}
     batch = random_batch(shape.vocab_size, 4, 64, at.device)

@@ -251,7 +251,7 @@ class Raw:
 
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
-    """Run one check and its near misses, and measure its resolution. ``index``: the check's place in the list. If the
+    """Run one check and its near misses, and measure its resolution. ``index`` is the check's place in the list. If the
     check itself raises an exception, it has failed. A near miss that raises one is undecided, because it did not show
     the false variant to be false."""
     start = time.perf_counter()

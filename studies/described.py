@@ -181,8 +181,9 @@ def lost(kept: NDArray[np.bool_], strata: dict[str, NDArray[np.int64]]) -> dict[
 
 def of_tables(tables: dict[str, Frame]) -> Iterator[Found]:
     """Yield numbers from the tables of an analysis: how S spreads and drifts, the LRE, and what clipping does to the
-    direction of the update, where scores are logged. By bin of length: the log cap on weights of least error (T11),
-    rloo's and fspo's upper edge at its default range, and how far the bin's update is aligned with the other bins'."""
+    direction of the update, where scores are logged; for each bin of length also the log cap on weights of least error
+    (T11), rloo's and fspo's upper edge at its default range, and how far the bin's update is aligned with the other
+    bins'."""
     signs = {"all": "A != 0", "negative": "A < 0", "positive": "A > 0"}
     for row in tables["scaling"].query("use == 'first' and subset == 'nonzero'").itertuples():
         yield "exponent of the spread", signs[row.sign], "", "", row.slope_2H / 2

@@ -116,8 +116,7 @@ def differences(tables: dict[str, Frame]) -> Frame:
     """Return the mean over seeds of the difference of two rules, paired by seed, with its interval.
 
     The numbers are the training reward, the slopes of the clip rate and how far each lies from 0; also the slopes of
-    fspo's band around other centres, and those at default ranges without and with a dual clip.
-    """
+    fspo's band around other centres, and those at default ranges without and with a dual clip."""
     rewards = tables["rollouts"].groupby([*SeedKey._fields, "rule"], as_index=False).reward.mean()
     slopes, numbers = tables["estimates"].query("estimand == 'slope'"), tables["numbers"].assign(clip_rate=np.nan)
     centres = numbers[numbers.quantity.str.startswith("slope, centre ")]

@@ -328,9 +328,9 @@ def _difference(of: Mapping[str, Floats], terms: Sequence[str]) -> Floats:
 
 
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return D, which is 0, and E, which is D + E, of each response that the old weights sampled, NaN for all others.
-
-    They did if its behaviour versions equal the policy version less the ``updates`` (N,) since the rollout."""
+    """Return D and E of each response (N,), made of D + E: D is 0 and E is D + E if the old weights sampled the
+    response, and both are NaN if others did. The old weights did if its behaviour versions equal the policy version
+    less the ``updates`` (N,) since the rollout."""
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
     old = rows["policy_version"] - updates

@@ -122,8 +122,8 @@ class Band:
         return Band(rule, value, centre, below, above, (value - centre) / above, (centre - value) / below)
 
     def excess(self, clip: Clip, A: Floats, rate: Rate, at: Ints | slice) -> Floats:
-        """Return for each of the rows ``at`` the least factor on the half-widths at which the band holds the row. For
-        the rate "update" it is the one at which ``clip`` does not clip the row (no A of these rows may be 0)."""
+        """Return for each of the rows ``at`` its excess: the least factor on the half-widths at which the band holds
+        the row or, for the rate "update", at which ``clip`` does not clip it (no A of these rows may be 0)."""
         over, under = self.over[at], self.under[at]
         return np.maximum(over, under) if rate == "band" else clip.excess(over, under, A[at])
 

@@ -182,8 +182,8 @@ class Sums:
     Attributes
     ----------
     of_cases : dict of (*Place, kind) -> Numerators
-        For each case, kind of acceptance and subset. Its denominators are of one ``kind``: "one", or the weight that is
-        so named.
+        Sums of y for each case, acceptance and subset; ``kind`` names the denominators that belong to them, "one" or a
+        weight.
     of_all : dict of (subset, kind) -> Denominators
         The sums over all rows.
     left_out : dict of (case, rate, subset, kind) -> Denominators

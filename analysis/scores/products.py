@@ -62,15 +62,15 @@ class Products:
 class UpdateGram:
     """Inner products of sums of one update's n vectors A psi, by bin and over all bins, and without each prompt.
 
-    The products of all pairs of responses come from `products`, those of pairs of responses to different
-    prompts from `between`; the latter are free of bias for expected updates, as is `variance` (T11).
+    The products of all pairs of responses come from `products`, those of pairs of responses to different prompts from
+    `between`; the latter are free of bias for expected updates, as is `variance` (T11).
 
     Parameters
     ----------
     gram : array (n, n)
         Inner products of the responses' vectors A psi.
     bins, cluster : int arrays (n,)
-        Bin (0..number-1) and prompt (from 0 without gaps) of each response.
+        Bin (0..number-1) and prompt (from 0 without gaps) of each response; ``number`` is that of the bins, K.
     """
 
     def __init__(self, gram: Floats, bins: Ints, cluster: Ints, number: int) -> None:
@@ -322,8 +322,8 @@ class CosineColumns:
     """Cosines of R rules, or of draws of a control that drops responses at random.
 
     ``value`` (K+2, R) holds the cosine in each of K bins, then over all bins, then the smallest of the K.
-    ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted.
-    """
+    ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted; ``update`` and ``cluster`` (C,) say
+    which. ``degrees`` are those of freedom of an interval."""
 
     value: Floats
     replicates: Floats

@@ -121,12 +121,12 @@ def fair_exponents(
 
 
 class Fair(NamedTuple):
-    """The fair exponent of a set of responses, and what the set adds to the exponent of all (docs/theory.md T10 (b)).
+    """The fair exponent of a set of responses, such as those with A > 0, and what the set adds to the exponent of all
+    (docs/theory.md T10 (b)).
 
     The exponent of all responses with A != 0 is, near one length, the sum over both signs of A of ``weight`` times
     ``exponent`` plus ``of_shares``: the sign's own exponent, weighted by the sign's share of the responses near the
-    edge, and what the change of the sign's share with the length adds.
-    """
+    edge, and what the change of the sign's share with the length adds."""
 
     exponent: Bounded
     weight: float

@@ -14,7 +14,7 @@ class AnswerConfig(Ranged, group=""):
     Parameters
     ----------
     samples : int
-        Responses to each prompt.
+        Number of responses to each prompt.
     temperature : float
         Sampling temperature; 0 takes the most probable token.
     max_new_tokens : int

@@ -36,7 +36,7 @@ class LogConfig:
     scores : ScoreConfig
         How scores are taken and stored.
     score_every : int
-        Rollouts between score passes; 0 for never.
+        Number of rollouts from one score pass to the next; 0 for never.
     score_minibatches : tuple of int
         Updates of a rollout whose responses are scored, counted from 0; negative ones count back from the end of the
         first pass over the rollout. The default, the last update of the first pass, scores responses on which the
@@ -46,7 +46,7 @@ class LogConfig:
     length_edges : tuple of int
         Edges of the length bins of the metrics, tokens.
     samples : int
-        Responses of each rollout that are kept as text under ``rollouts/``.
+        Number of responses of each rollout that are kept as text under ``rollouts/``.
     """
 
     scores: ScoreConfig = field(default_factory=ScoreConfig)

@@ -251,7 +251,7 @@ def read_log(
     phases: Iterable[str] | None = ("train",),
     rollouts: tuple[int, int] | None = None,
 ) -> GradLog:
-    """Read a run's gradient log.
+    """Read the gradient log in the run folder ``run``.
 
     Parameters
     ----------

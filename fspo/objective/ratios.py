@@ -18,8 +18,8 @@ def log_ratios(new: Float[Tensor, "B T"], old: Float[Tensor, "B T"], mask: Bool[
     Parameters
     ----------
     new, old : Tensor (B, T)
-        Log-probabilities of the tokens, nats. ``old`` is detached. Entries outside the mask, NaN and infinities
-        included, reach neither the value nor the gradient.
+        Log-probabilities of the tokens, nats. No gradient passes through ``old``. Entries outside the mask, NaN and
+        infinities included, reach neither the value nor the gradient.
     mask : Tensor (B, T), bool
         True on response tokens; holes are allowed.
     """

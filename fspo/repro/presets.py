@@ -47,9 +47,9 @@ class RunSet:
     seeds : mapping of str to tuple of int
         Seeds by task; a task that is not named has no such runs.
     rollouts : int
-        Rollouts of each run.
+        Number of rollouts of each run.
     options : mapping
-        Options of all arms.
+        Options of ``fspo train`` that all arms have.
     scored : int
         Number of seeds, from the first on, whose runs log score sketches, from which directions are computed.
     """

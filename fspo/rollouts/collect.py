@@ -64,8 +64,7 @@ class Collector:
         """Encode a split's examples at ``indices`` as token ids, without those that are too long; ``ids`` are their
         numbers.
 
-        Raises UserError if every prompt is too long and ``none_fits`` is False.
-        """
+        Raises UserError if every prompt is too long and ``none_fits`` is False."""
         found = Prompts([], [], ids)
         keep = []
         for position, index in enumerate(indices):

@@ -66,7 +66,8 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
 
 
 class Noise:
-    """Uniform random numbers for a batch of responses, computed for a block of token positions at a time."""
+    """Uniform random numbers for a batch of responses, which depend on seed, rollout and each response's key. They are
+    computed for a block of token positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys

@@ -107,10 +107,10 @@ def worst_lre(
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
-    """Return a bound on how far the acceptance at each length is from the Gaussian model's if tokens are i.i.d.
+    """Return a bound on how far the acceptance at each length is from the Gaussian model's if token log-ratios are
+    independent and have one distribution.
 
-    ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T4).
-    """
+    ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T4)."""
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
     return 2 * BERRY_ESSEEN_IID * rho3 / np.sqrt(checked_lengths(lengths))
 

@@ -93,7 +93,7 @@ class StoppedChain(SummedTokens):
 
     def paths_given(self, which: int, length: int) -> tuple[Floats, list[Floats]]:
         """Return the distributions of the states given the length: of the first (K,), and for each further token the
-        distribution of its state given the state before, (K, K) each. ``which``: 0 for the old policy, 1 for the new.
+        distribution of its state given the state before, (K, K) each. ``which`` is 0 for the old policy, 1 for the new.
         """
         ahead = [self.ends[which]]
         for _ in range(length - 1):
