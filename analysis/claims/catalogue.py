@@ -49,7 +49,8 @@ class Hypothesis:
 
     @property
     def words(self) -> str:
-        """The hypothesis as text: of what number it takes the mean over seeds, and how that mean lies to the margin."""
+        """The hypothesis as text: of which number it takes the mean over seeds, and whether that mean is to lie above
+        the margin, within it, or nearer to 0 than the rival's."""
         at = "" if self.clip_rate != self.clip_rate else f" at {self.clip_rate:.0%} clipped"
         if self.relation == "smaller in size":
             return f"{self.estimand} of {self.rule}{at}: smaller in size than that of {self.rival}"

@@ -1,8 +1,7 @@
 """The numbers by which claims are judged. A run gives one number for each estimand, whatever its number of rows.
 
 `measure` gives one row for each estimand of a run. `analysis.claims.verdicts` compares the rows of many runs, whose
-seeds are the units.
-"""
+seeds are the units."""
 
 from __future__ import annotations
 

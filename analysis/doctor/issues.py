@@ -93,8 +93,8 @@ class Answer:
 def found(
     summary: str, fix: str, *evidence: Evidence, since: int | None = None, severity: Severity = Severity.WARNING
 ) -> Answer:
-    """Return the answer of a doctor's check that found an error: one sentence on what was found, the fix, the numbers
-    that support it, and the rollout ``since`` which it is there."""
+    """Return the answer of a doctor's check that found an error: a sentence on what was found, the fix, the numbers
+    that support it, its severity, and the first rollout in which it is there (``since``)."""
     return Answer("found", summary, evidence, severity, fix, since)
 
 

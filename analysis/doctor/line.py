@@ -267,7 +267,7 @@ class Line:
 
 
 def rises(x: Floats) -> bool:
-    """Return whether the values x (N,) rise in their order, by Kendall's test at 1 in 1000."""
+    """Return whether the values x (N,) rise in their order, by Kendall's test at the level 1/1000."""
     from scipy.stats import kendalltau
 
     tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)), x)))

@@ -141,8 +141,8 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     """Return which tokens (n,), of the responses ``row`` (n,), lie in runs of two or more where the sampler's
     log-probability ``against`` is exactly 0 and the trainer's, ``base``, is not.
 
-    A nucleus of one token gives 0 too, and rounding does. Where either is likely, only runs count in which the trainer
-    gives a token less than half."""
+    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, only
+    runs count in which the trainer gives some token a probability below one half."""
     zero = (against == 0) & (base < -1e-3)
     if not zero.any():
         return zero

@@ -323,7 +323,8 @@ class CosineColumns:
 
     ``value`` (K+2, R) holds the cosine in each of K bins, then over all bins, then the smallest of the K.
     ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted; ``update`` and ``cluster`` (C,) say
-    which. ``degrees`` are those of freedom of an interval."""
+    which. ``degrees`` are an interval's degrees of freedom, ``sketch`` is what the error of sketching is computed from,
+    and ``nothing_left`` says where a rule left no gradient."""
 
     value: Floats
     replicates: Floats

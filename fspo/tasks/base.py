@@ -79,7 +79,7 @@ class Rewards:
 
 @runtime_checkable
 class Task(Protocol):
-    """The interface of a task: what the trainer calls on it."""
+    """The interface of a task, by which the trainer gets its examples and the rewards of responses to them."""
 
     name: str
 

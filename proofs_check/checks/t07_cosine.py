@@ -109,7 +109,7 @@ def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: boo
     both sides of a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean distance of g_l from
     one c; it is that on a line, and for more than 10 strata it is computed as that. The test's x > 0 enlarges the
     computed constants by the part x. Near misses: ``unweighted`` computes them for equal shares, ``exchanged`` bounds
-    e_len by LRE_2 kappa_inf, ``line`` is the dimension in which kappa_inf |g| must be the least distance."""
+    e_len by LRE_2 kappa_inf, and ``line`` 3 states the last equality in space too."""
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
