@@ -233,20 +233,19 @@ def collapsed(update: Ints) -> Ints:
     return dense(update)
 
 
-def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) -> float:
+def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None) -> float:
     """Return the jackknife's standard error of a statistic from its replicates (C,).
 
-    Each replicate is the statistic with one cluster of one update deleted, and ``update`` (C,) says of which update.
-    The updates are the jackknife's strata (`collapsed`). If a cluster has responses in several updates, pass as
-    ``cluster`` (C,) the number of the cluster that each replicate deletes. Without ``cluster``, no two replicates may
-    delete the same cluster. NaN for a single replicate.
+    Each replicate is the statistic with one cluster of one update deleted, and ``stratum`` (C,) is that of the update
+    (`collapsed`). If a cluster has responses in several updates, pass as ``cluster`` (C,) the number of the cluster
+    that each replicate deletes. Without ``cluster``, no two replicates may delete the same cluster. NaN for a single
+    replicate.
     """
-    update = collapsed(update)
-    count = np.bincount(update).astype(np.float64)
+    count = np.bincount(stratum).astype(np.float64)
     if len(count) == 1 and count[0] < 2:
         return math.nan
-    deviation = replicates - (np.bincount(update, replicates) / count)[update]
-    deviation *= np.sqrt((count - 1) / count)[update]
+    deviation = replicates - (np.bincount(stratum, replicates) / count)[stratum]
+    deviation *= np.sqrt((count - 1) / count)[stratum]
     if cluster is not None:
         deviation = np.bincount(cluster, deviation)
     return math.sqrt(float(np.sum(deviation**2)))
@@ -254,17 +253,18 @@ def jackknife_se(replicates: Floats, update: Ints, cluster: Ints | None = None) 
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt. ``update``
-    and ``prompt`` (C,) say which, ``quantile`` is the half-width of an interval in standard errors."""
+    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt. ``prompt``
+    and ``stratum`` (C,) say which and of which stratum of the jackknife, ``quantile`` is the half-width of an interval
+    in standard errors."""
 
-    update: Ints
+    stratum: Ints
     prompt: Ints
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
         """Return why the squared norm of ``what``, estimated as ``value`` and, with each prompt deleted, as
         ``replicates``, is no denominator (it is not clearly above 0); "" if it is one."""
-        half = self.quantile * jackknife_se(replicates, self.update, self.prompt)
+        half = self.quantile * jackknife_se(replicates, self.stratum, self.prompt)
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
         if not half < value:
@@ -286,7 +286,7 @@ class Judge:
             value, replicates = above[0] / below[0], above[1] / below[1]
         if not np.isfinite(value) or not np.all(np.isfinite(replicates)):
             return nothing, "without some prompt a pooled squared norm is not positive: too few responses"
-        half = self.quantile * math.hypot(jackknife_se(replicates, self.update, self.prompt), noise)
+        half = self.quantile * math.hypot(jackknife_se(replicates, self.stratum, self.prompt), noise)
         if not np.isfinite(half):
             return nothing, TOO_FEW
         return (float(value), float(value - half), float(value + half)), ""
@@ -328,7 +328,7 @@ class CosineColumns:
 
     value: Floats
     replicates: Floats
-    update: Ints
+    stratum: Ints
     cluster: Ints
     degrees: int
     sketch: SketchTerms
@@ -357,10 +357,10 @@ class CosineColumns:
             worst_replicates = _nanmin(np.where(nothing_left[1], 0.0, replicates)[:, :-1], 1)
         value = np.concatenate([value, worst[None]])
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
-        cluster = np.arange(len(update)) if cluster is None else dense(cluster)
-        degrees = max(int(cluster.max()) + 1 - len(np.unique(collapsed(update))), 1)
+        cluster, stratum = np.arange(len(update)) if cluster is None else dense(cluster), collapsed(update)
+        degrees = max(int(cluster.max()) - int(stratum.max()), 1)
         sketch = SketchTerms(np.array(inner.total), np.array(left.total), np.array(right.total), width)
-        return CosineColumns(value, replicates, update, cluster, degrees, sketch, nothing_left)
+        return CosineColumns(value, replicates, stratum, cluster, degrees, sketch, nothing_left)
 
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean over ``columns`` of the cosine in row ``k`` of `value`, and its Fisher z interval.
@@ -373,7 +373,7 @@ class CosineColumns:
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
         noise = slope * self.sketch.error(self._bin(k, columns[0]), columns[0])
-        se = math.hypot(jackknife_se(replicates, self.update, self.cluster), noise)
+        se = math.hypot(jackknife_se(replicates, self.stratum, self.cluster), noise)
         half = t_quantile(self.degrees, level) * se
         value = float(self.value[k, columns].mean())
         if not np.isfinite(half):

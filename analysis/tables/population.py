@@ -81,13 +81,9 @@ class _Pool:
     # For each update an array (2, C): rollout number and prompt number of each of its C prompts. Each replicate leaves
     # one of these prompts out.
     prompt: list[Ints] = field(default_factory=list)
-    rows: list[Floats] = field(default_factory=list)
-    clusters: Floats | None = None
-    total: Floats | None = None  # sum of the responses' lengths, or of another coordinate, by bin
+    counts: Any = 0.0  # (3, K+1), see `_counts`
 
-    def add(
-        self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats, clusters: Floats, sums: Floats
-    ) -> None:
+    def add(self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats) -> None:
         for name, (total, without) in found.items():
             gone = np.isnan(total)
             # If no pair of responses to different prompts is left without one prompt, the replicate without it is NaN.
@@ -97,9 +93,7 @@ class _Pool:
         some = next(iter(found.values()))[1]
         self.update.append(np.full(len(some), len(self.update)))
         self.prompt.append(prompt)
-        self.rows.append(counts)
-        self.clusters = clusters if self.clusters is None else self.clusters + clusters
-        self.total = sums if self.total is None else self.total + sums
+        self.counts = self.counts + counts
 
 
 class PopulationTable:
@@ -163,8 +157,7 @@ class PopulationTable:
             self._caps.add(gram, w[:, 0])
             edges = [np.bincount(window.bins[at], outcome.hi[at], number) for outcome in outcomes]
             self._edges = self._edges + np.stack(edges)
-            counts = prompt, *_counts(window.bins[at], cluster, rows.coordinate[at], number)
-            self._pool.add(found, *counts)
+            self._pool.add(found, prompt, _counts(window.bins[at], cluster, rows.coordinate[at], number))
 
     def rows(self) -> list[PopulationRow]:
         """Return the rows of the table population: cosine and errors of each rule's clipped gradient as an estimate of
@@ -174,11 +167,11 @@ class PopulationTable:
         pool = self._pool
         if not pool.update:
             return out
-        update = np.concatenate(pool.update)
+        stratum = collapsed(np.concatenate(pool.update))
         values = {name: part.replicates() for name, part in pool.parts.items()}
         prompt = np.unique(np.concatenate(pool.prompt, axis=1), axis=1, return_inverse=True)[1].reshape(-1)
-        degrees = max(int(prompt.max()) + 1 - len(np.unique(collapsed(update))), 1)
-        judge = Judge(update, prompt.astype(np.int64), t_quantile(degrees))
+        degrees = max(int(prompt.max()) - int(stratum.max()), 1)
+        judge = Judge(stratum, prompt.astype(np.int64), t_quantile(degrees))
         for quantity in ("cosine", *ERRORS):
             numerator, denominator = _ratio(quantity, values)
             for i, case in enumerate(self.cases):
@@ -189,18 +182,13 @@ class PopulationTable:
     def _bin_rows(self) -> list[PopulationRow]:
         """Return the rows of quantities that only bins have: alignment and log_cap, and each rule's log_edge."""
         pool, out = self._pool, []
-        assert pool.total is not None
-        assert pool.clusters is not None
-        count, of_bins = np.sum(pool.rows, axis=0), self._caps.estimates()
-        for k in range(len(self.bins)):
-            if not count[k]:
+        of_bins = self._caps.estimates()
+        for k, (count, clusters, total) in enumerate(pool.counts.T[:-1]):
+            if not count:
                 continue
-            place, counts = (
-                BinKey.of(self.bins, k, float(pool.total[k] / count[k])),
-                (int(count[k]), int(pool.clusters[k])),
-            )
+            place, counts = BinKey.of(self.bins, k, float(total / count)), (int(count), int(clusters))
             found = [(0, name, Interval(*bins[k])) for name, bins in of_bins.items()]
-            found += [(i, "log_edge", Interval(edge[k] / count[k])) for i, edge in enumerate(self._edges)]
+            found += [(i, "log_edge", Interval(edge[k] / count)) for i, edge in enumerate(self._edges)]
             for i, quantity, value in found:
                 if not np.isfinite(value.value) and quantity == "log_edge":
                     continue
@@ -222,9 +210,8 @@ class PopulationTable:
         number, pool = len(self.bins), self._pool
         out = []
         for k in [number, *range(number)]:
-            count = float(np.sum([rows[k] for rows in pool.rows]))
-            clusters = float(pool.clusters[k]) if pool.clusters is not None else 0.0
-            mean = float(pool.total[k]) / count if pool.total is not None and count else float("nan")
+            count, clusters, total = pool.counts[:, k].tolist()
+            mean = total / count if count else float("nan")
             why = self._reasons.get(i, "") or (TOO_FEW if clusters < MIN_CLUSTERS else "")
             if not why and i in self._cut and quantity.endswith("_direction"):
                 why = f"nothing is accepted in {self._cut[i]} of {len(pool.update)} updates: they have no direction"
@@ -360,11 +347,11 @@ def _ratio(
     return each(above), each(lambda v: v["variance"][..., :1])
 
 
-def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> tuple[Floats, Floats, Floats]:
-    """Return the number of rows, the number of prompts and the sum of the rows' coordinates. Each is an array (K+1,):
-    K = ``number`` bins, and last all bins together."""
-    rows = np.append(np.bincount(bins, minlength=number), len(bins)).astype(np.float64)
+def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> Floats:
+    """Return the number of rows, the number of prompts and the sum of the rows' coordinates (lengths, or another), an
+    array (3, K+1): K = ``number`` bins, and last all bins together."""
+    rows = np.append(np.bincount(bins, minlength=number), len(bins))
     pairs = np.unique(cluster * number + bins) % number
-    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster))).astype(np.float64)
+    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster)))
     total = np.append(np.bincount(bins, coordinate, number), coordinate.sum())
-    return rows, clusters, total.astype(np.float64)
+    return np.asarray([rows, clusters, total], np.float64)

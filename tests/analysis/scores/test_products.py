@@ -62,7 +62,7 @@ def test_updates_of_one_cluster_are_not_without_error():
     x = np.random.default_rng(0).normal(size=20)
     replicates = (x.sum() - x) / 19
     for update in (np.arange(20), np.append(np.zeros(19, int), 1)):
-        assert jackknife_se(replicates, update) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
+        assert jackknife_se(replicates, collapsed(update)) == pytest.approx(x.std(ddof=1) / np.sqrt(20))
     assert np.isnan(jackknife_se(replicates[:1], np.zeros(1, int)))
     # Two updates with the same twenty prompts: their errors add up, those of unlike prompts add up in squares.
     twice, update, one = np.tile(replicates, 2), np.repeat([0, 1], 20), x.std(ddof=1) / np.sqrt(20)
