@@ -114,7 +114,7 @@ class Doctor:
         self.read_files |= {file.path.name for file in new}
 
     def add(self, log: GradLog) -> None:
-        """Add the rows of ``log``, complete rollouts that are all later than those added before."""
+        """Add to the rows read so far those of ``log``: complete rollouts, all later than those added before."""
         self._note(*(f"damaged: {line}" for line in log.damage))
         notes: list[str] = []
         columns = columns_of(log, notes)

@@ -343,8 +343,8 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Return whether ``log_probability`` (N,) of responses with these lengths looks like means over tokens, not sums: a
-    fit to L^b gives b below .4.
+    """Return whether ``log_probability`` (N,) of responses with these lengths L looks like means over tokens, not sums:
+    their size is fitted by a multiple of L^b, and b is below .4.
 
     False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest."""
     told = (log_probability < 0) & (length >= 1)
