@@ -40,8 +40,7 @@ def run_suite(
     ------
     UserError
         If ``jobs < 1``, if ``out`` is not a folder, or if it holds a file that has the name of an output of ``fspo
-        check`` but was not written by it.
-    """
+        check`` but was not written by it."""
     from tqdm import tqdm
 
     from fspo.base.files import writing

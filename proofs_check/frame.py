@@ -84,8 +84,7 @@ def worst(*outcomes: Outcome) -> Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """A test of several statements, the parts, that must hold together. If one raises an error, the margin is
-    ``on_error``."""
+    """A test of several statements (parts) that must all hold. If one raises an error, the margin is ``on_error``."""
 
     tests: tuple[Test, ...]
     on_error: float = -math.inf
@@ -128,8 +127,7 @@ class Check:
         What the number x that makes the statement false changes, as words after a number: "of a(l)", "nats of S". Empty
         if the statement has no x, as Coq's have not.
     sees : float
-        Coarsest resolution allowed. The check is undecided if its measured one is coarser.
-    """
+        Coarsest resolution allowed. The check is undecided if its measured one is coarser."""
 
     statement: str
     method: Method
@@ -181,8 +179,7 @@ def check(
 @dataclass(frozen=True)
 class Row:
     """A row of the report: a check with its verdict, margin in ``unit``, p-value (also corrected for the number of
-    checks on simulated data, ``p_adjusted``), resolution (the smallest x that it notices), and the verdicts of its near
-    misses."""
+    checks on simulated data, ``p_adjusted``), resolution (least x that it notices), and its near misses' verdicts."""
 
     statement: str
     method: str
@@ -252,8 +249,7 @@ class Raw:
 
 def run_one(index: int, check: Check, seed: int) -> Raw:
     """Run one check and its near misses, and measure its resolution. ``index`` is the check's place in the list. If the
-    check itself raises an exception, it has failed. A near miss that raises one is undecided, because it did not show
-    the false variant to be false."""
+    check itself raises an exception, it has failed. A near miss that raises one is undecided, as it showed nothing."""
     start = time.perf_counter()
     test = gathered(check.run, generator(seed, check.key, "claim"), on_error=-math.inf)
     outcome = test(0.0)
@@ -298,8 +294,7 @@ def resolution(test: Parts) -> float:
 def assemble(checks: Sequence[Check], raws: Sequence[Raw]) -> list[Row]:
     """Return the report's row of each check: its outcome in ``raws`` judged, with p-values corrected by Holm's method
     for the number of checks on simulated data. A near miss's p-value is multiplied by the number of checks on simulated
-    data, the harshest correction that Holm gives a p-value: a near miss that fails here would have failed as a check
-    too."""
+    data, the harshest correction that Holm gives a p-value: a near miss that fails here would fail as a check."""
     simulated = [raw.index for raw in raws if raw.outcome.p_value is not None]
     p_values = [p for raw in raws if (p := raw.outcome.p_value) is not None]
     adjusted = dict(zip(simulated, holm(p_values), strict=True))
@@ -325,8 +320,8 @@ def _row(check: Check, raw: Raw, p_adjusted: float | None, family: int) -> Row:
 
 
 def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
-    """Return 0 if at least one check ran, none failed or is undecided, and every near miss failed; else 1.
-    With ``strict`` every check must have run."""
+    """Return 0 if at least one check ran, none failed or is undecided, and every near miss failed; else 1. With
+    ``strict`` all must have run."""
     rows = list(rows)
     ran = [row for row in rows if row.verdict is not Verdict.NOT_RUN]
     sound = bool(ran) and all(row.sound for row in rows) and (len(ran) == len(rows) or not strict)
@@ -340,8 +335,7 @@ def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None
     ------
     UserError
         If no check has such a statement or such a method, or none has both; the message lists the names that exist or
-        says how to list them.
-    """
+        says how to list them."""
     statements = list(dict.fromkeys(check.statement for check in checks))
     for name in only:
         if name not in statements:

@@ -113,6 +113,5 @@ def check_output(folder: Path) -> None:
     Raises
     ------
     UserError
-        If ``folder`` is such a folder, or a file.
-    """
+        If ``folder`` is such a folder, or a file."""
     refuse_foreign(folder, {"proofs_check.json": '"exit_status"'}, "fspo check", "--output")

@@ -46,8 +46,7 @@ def run_checks(
 
     Returns
     -------
-    list of Row, one for each check and in their order
-    """
+    list of Row, one for each check and in their order"""
     check_jobs(jobs)
     if len({check.key for check in checks}) != len(checks):
         raise UserError("two checks share one name; give each (statement, method, name) once")

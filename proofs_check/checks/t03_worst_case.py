@@ -32,8 +32,7 @@ def accepted(u_lo: float | Floats, u_hi: float | Floats, x: Floats, s: float | F
 
 def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float, Pair, Pair]]:
     """Draw ``number`` cases of T3, each as half-widths u_lo and u_hi, in standard deviations of S, a range of drift
-    errors x (least, largest) and a range of factors s on the scale. In every third case x is at least 1, so that the
-    mean of S is mostly outside the band."""
+    errors x (least, largest) and a range of factors s on the scale. In every third case x is at least 1."""
     found = []
     for i in range(number):
         u = rng.uniform(0.1, 1.5, 2)
@@ -44,8 +43,9 @@ def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float
 
 
 def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> float:
-    """Return the largest (``sign`` 1) or least (-1) F(x, s) of T3 for the half-widths u_lo and u_hi, over x in the
-    range ``drift`` and s in the range ``scale``, by a grid that closes in on the best point."""
+    """Return the largest (``sign`` 1) or least (-1) probability that a normal S is in the band (`accepted`) with the
+    half-widths u_lo and u_hi, over drift errors x in the range ``drift`` and factors s on the scale in the range
+    ``scale``, by a grid that closes in on the best point."""
     box = np.array([drift, scale])
     ends = box.copy()
     best = 0.0
@@ -60,8 +60,8 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 
 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
-    """Return the worst LRE_inf over the ranges ``drift`` of x and ``scale`` of s by one of two false rules, for near
-    misses: that F is largest at a corner of this rectangle (``corner``), or that it is largest at the least scale."""
+    """Return the worst LRE_inf over the ranges ``drift`` of drift errors and ``scale`` of its factors s, by one of two
+    false rules (near misses): the acceptance is largest at a corner of these ranges (``corner``), or at the least s."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)
@@ -71,10 +71,10 @@ def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -
 @near_miss("the largest F at a corner", formula=partial(shortcut, corner=True))
 @near_miss("the largest F at the least scale", formula=partial(shortcut, corner=False))
 def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
-    """Test that `theory.worst_lre` is the supremum of LRE_inf over a rectangle of drift errors and scales, by a grid
-    that closes in on the extremes of F, for 60 random rectangles; and that docs/theory.md prints the right supremum and
-    simple bound for drift errors in [0, .3]. The test's x > 0 enlarges the stated supremum by the part x. Near misses
-    have a false ``formula`` for it."""
+    """Test that `theory.worst_lre` is the supremum of LRE_inf over a rectangle of drift errors and factors on the
+    scale, by a grid that closes in on the largest and the least acceptance, for 60 random rectangles; and that
+    docs/theory.md prints the right supremum and simple bound for drift errors in [0, .3]. Falsified by x, the test
+    multiplies the stated supremum by 1 + x. Near misses have a false ``formula`` for it."""
     cases, printed = rectangles(rng, 60), []
     exact = [extreme(*case, 1) / extreme(*case, -1) - 1 for case in cases]
     for a, digits in ((0.85, (0.0219, 0.0263)), (0.95, (0.0110, 0.0235)), (0.997, (0.0014, 0.0223))):
@@ -90,8 +90,8 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
     """Test that LRE_inf of lengths with any errors in a rectangle and any shares is at most T3's supremum, which two
     lengths approach if nearly all responses have the less accepted one; and that `theory.lre` gives the norms that
-    section 3 of docs/theory.md defines, in their order LRE_1 <= LRE_2 <= LRE_inf. Tried on 300 random rectangles. The
-    test's x > 0 lowers each bound by the part x. The near miss, ``second``, states LRE_2 <= LRE_1."""
+    section 3 of docs/theory.md defines, in their order LRE_1 <= LRE_2 <= LRE_inf. Tried on 300 random rectangles.
+    Falsified by x, the test multiplies each bound by 1 - x. The near miss, ``second``, states LRE_2 <= LRE_1."""
     values, bounds, definitions = [], [], []
     for i, (u_lo, u_hi, drift, scale) in enumerate(rectangles(rng, 300)):
         bound = theory.worst_lre(u_lo, u_hi, drift, scale)
@@ -116,9 +116,9 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
 @near_miss("slope of unlike ranges left out", slope=False)
 @near_miss("one edge", edges=1.0)
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
-    """Test T3's simple bounds |a(l) - a_0| <= B_l, a_0 the acceptance without errors: ``cases`` random rules, each with
-    a wrong drift and with a wrong scale, at twelve lengths from 1 to 10^5 tokens. The test's x > 0 lowers B_l by the
-    part x. Near misses: ``slope`` False drops the term of unlike ranges, ``edges`` 1 halves the bound for the scale."""
+    """Test T3's simple bounds B_l on how far a wrong drift, or a wrong scale, moves the acceptance at the length l from
+    that without errors: ``cases`` random rules, at twelve lengths from 1 to 10^5 tokens. Falsified by x, the test
+    multiplies B_l by 1 - x. Near misses: ``slope`` False drops a term, ``edges`` 1 halves B_l of the scale."""
     rows = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
     for i in range(cases):
@@ -144,10 +144,11 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
 @near_miss("B/(a_0 - B) for drift errors of both signs", drift_twice=False)
 @near_miss("B/(a_0 - B) for scale errors of both signs", scale_twice=False)
 def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, n: int = 700) -> Test:
-    """Test T3's simple bounds of LRE_inf at the worst shares: 2B/(a_0 - B), and half of it if all errors have one sign
-    or if drift errors meet equal ranges. ``n`` random cases of each kind are tried. The test's x > 0 lowers the
-    bounds by the part x. Near misses: ``drift_twice`` or ``scale_twice`` False halves it for drift or scale errors of
-    both signs too."""
+    """Test T3's simple bounds of LRE_inf at the worst shares of two lengths: 2B/(a_0 - B), and half of it if all errors
+    have one sign or if drift errors meet equal ranges, where a_0 is the acceptance without errors and B the bound on
+    how far errors move it. ``n`` random cases of each kind are tried. Falsified by x, the test multiplies the bounds by
+    1 - x. Near misses: ``drift_twice`` or ``scale_twice`` False halves it for drift or scale errors of both signs too.
+    """
     rows = []
     for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
         one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")
@@ -173,10 +174,9 @@ def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twic
 @near_miss("drift error forgotten", drift=False)
 @near_miss("beta = .09", beta=0.09)
 def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
-    """Test that rules accept drawn S as T3 says, with drift none where the mean of S is -sigma^2 L/2, and where the
-    scale grows like l^.1: ``draws`` responses at each of six lengths, 4 to 4,096 tokens. The test's x > 0 lowers the
-    stated acceptances by the part x. Near misses: ``drift`` False states no drift error, ``beta`` another exponent of
-    the scale."""
+    """Test that rules accept drawn S as T3 says: a rule without drift where the mean of S is -sigma^2 L/2, and one with
+    drift where the scale grows like l^.1, on ``draws`` responses at each of six lengths l, 4 to 4,096 tokens. Falsified
+    by x, the test multiplies the stated acceptances by 1 - x. Near misses: no ``drift`` error, another ``beta``."""
     plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
     models = GaussianTokens(MU, SIGMA), Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0)
     found = [band_counts(rng, rule, model, GRID, draws) for rule, model in zip((plain, skew), models, strict=True)]
@@ -188,9 +188,9 @@ def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, d
 @check("T3", Method.SIMULATED, "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)", "of B_l", 0.2)
 @near_miss("B_l smaller by an eighth", factor=0.875)
 def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 500_000) -> Test:
-    """Test that the acceptance of drawn S is within T3's simple bound B_l of a_0, the acceptance without errors: for
-    Gaussian S with a wrong centre, for a scale that grows like l^.03, and for AR(1) tokens (T4), ``draws`` responses at
-    each length. The test's x > 0 lowers B_l by the part x. The near miss multiplies it by a ``factor`` below 1."""
+    """Test that the acceptance of drawn S is within T3's simple bound B_l of that without errors: for Gaussian S with a
+    wrong centre, for a scale that grows like l^.03, and for AR(1) tokens (T4), ``draws`` responses at each length l.
+    Falsified by x, the test multiplies B_l by 1 - x. The near miss multiplies it by a ``factor`` below 1."""
     a_0, plain, kl = math.erf(1 / math.sqrt(2)), Rule("sqrt", SIGMA, SIGMA), preset("fspo-kl").rule
 
     def near(counts: np.ndarray, bounds: Floats) -> Test:

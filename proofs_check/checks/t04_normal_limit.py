@@ -43,8 +43,8 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
 @near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
     """Test T4 (a): for sums of exponential, Student-t and +-1 tokens, 1 to 65,536 of them, the acceptance differs from
-    that of a normal S by at most the bound of Berry and Esseen. The test's x > 0 lowers the bound by the part x. The
-    near miss has a smaller ``constant`` in it."""
+    that of a normal S by at most the bound of Berry and Esseen. Falsified by x, the test multiplies the bound by 1 - x.
+    The near miss has a smaller ``constant`` in it."""
     gaps, bounds, lengths = [], [], np.exp2(np.arange(17.0))
 
     def add(model: Any, rho3: float, n: Floats, pairs: Floats) -> None:
@@ -70,9 +70,9 @@ def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Te
 def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -> Test:
     """Test that drawn sums of tokens are accepted as their exact distribution says, which T4 approximates: exponential
     tokens by the gamma distribution, Student-t tokens by their characteristic function, AR(1) tokens by their variance
-    at each length. The last two are drawn token by token; each of four or five lengths has ``draws`` responses. The
-    test's x > 0 lowers the stated acceptances by the part x. Near misses: for the tokens that ``normal`` names, the
-    normal distribution with the long-run variance is stated."""
+    at each length. The last two are drawn token by token; each of four or five lengths has ``draws`` responses.
+    Falsified by x, the test multiplies the stated acceptances by 1 - x. Near misses: for the tokens that ``normal``
+    names, the normal distribution with the long-run variance is stated."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
@@ -91,10 +91,11 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
 @near_miss("sign of alpha", sign=1.0)
 @near_miss("t with 1 + |alpha|", opposite=True)
 def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
-    """Test T4 (b) at six lengths, 1 to 200, for 42 coefficients alpha: `theory.ar1_variance_ratio` is Var S_l/(l
-    sigma^2), by double sums of the autocovariances; and |log s_l| is at most log(1 + t)/2 <= t/2, and log s_l has the
-    sign of -alpha. The test's x > 0 enlarges the stated variance, and lowers the bounds, by the part x. Near misses:
-    ``sign`` 1 states the sign of alpha, ``opposite`` has 1 + |alpha| in t for 1 - |alpha|."""
+    """Test T4 (b) for Gaussian AR(1) tokens with 42 coefficients alpha, at six lengths l from 1 to 200.
+    `theory.ar1_variance_ratio` is the variance of S over l times the long-run variance, by sums of autocovariances.
+    Half its logarithm, log s_l, is in size at most log(1 + t)/2 <= t/2 with t = 2 |alpha|/((1 - |alpha|) l), and has
+    the sign of -alpha. Falsified by x, the test multiplies the stated variance by 1 + x and the bounds by 1 - x. Near
+    misses: ``sign`` 1 states the sign of alpha, ``opposite`` has 1 + |alpha| in t for 1 - |alpha|."""
     stated, exact, values, bounds, sound = [], [], [], [], []
     lengths = np.array([1.0, 2, 5, 20, 60, 200])
     for ar in [*rng.uniform(-0.95, 0.95, 40), 0.999, -0.999]:
@@ -114,9 +115,10 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
 
 
 def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
-    """Return four things of a chain of two states (T4 (c)): Lambda'(0); h = Lambda(1) - Lambda(0); the integral of (1 -
-    theta) Lambda''(theta) over [0, 1]; and [Lambda''(0), Lambda''(1)]. They come by mpmath from the larger root,
-    e^Lambda, of the characteristic polynomial."""
+    """Return four numbers of a chain of two states (T4 (c)), by mpmath, from Lambda(theta): the log of the larger
+    eigenvalue of the matrix of P^(1 - theta) Q^theta, P and Q the probabilities of each move under the old and the new
+    policy. They are the slope Lambda'(0); h = Lambda(1) - Lambda(0); the integral of (1 - theta) Lambda''(theta) over
+    [0, 1]; and the pair of second derivatives [Lambda''(0), Lambda''(1)]."""
     P, Q = ([[mp.mpf(float(p)) for p in row] for row in moves] for moves in chain.moves)
 
     def log_root(theta: Any) -> Any:
@@ -138,11 +140,11 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @near_miss("the slope of Lambda at 1", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
-    """Test T4 (c) on the chain `CHAIN`: for each token, the mean of S grows by m, h less the integral of (1 - theta)
-    Lambda'', its variance by s^2 = Lambda''(0), and log(p_new/p_old) by h, as exact forward sums at 1,000 and 1,500
-    tokens say. The test's x > 0 enlarges each stated number by the part x. Near misses: ``instead`` names what is taken
-    for m ("kl": minus the KL per token, "other end": the slope of Lambda at 1), ``bend`` 1 takes Lambda''(1) for s^2.
-    """
+    """Test T4 (c) on the chain `CHAIN`: with each further token the mean of S given the length grows by m, its variance
+    by s^2, and the log of p_new/p_old, the probability of that length under the new and the old policy, by h. The
+    numbers m, s^2 and h come from `exponents`, the growth from exact sums at 1,000 and 1,500 tokens. Falsified by x,
+    the test multiplies m, s^2 and h by 1 + x. Near misses: ``instead`` names what is taken for m ("kl": minus the KL
+    per token; "h"; "other end": the slope of Lambda at 1), ``bend`` 1 takes Lambda''(1) for s^2 = Lambda''(0)."""
     del rng
     _, h, curved, bends = exponents(CHAIN)
     m = {"kl": -CHAIN.kl_per_token(), "h": h, "other end": h + curved}.get(instead, h - curved)
@@ -187,8 +189,9 @@ def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats
 @near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
     """Test T4 (c) on the chain `MOVED`, whose paths of 32, 128 and 512 tokens are counted: the distribution of S tends
-    to N(m l, s^2 l), and its largest distance from it falls by a factor of at least 1.8 where l grows by 4. The test's
-    x > 0 enlarges m by the part x. The near miss, ``kl``, takes minus the KL per token for m."""
+    to a normal one with the mean m l and the variance s^2 l at l tokens (m, s^2: `exponents`), and its largest distance
+    from that falls by a factor of at least 1.8 where l grows by 4. Falsified by x, the test multiplies m by 1 + x. The
+    near miss, ``kl``, takes minus the KL per token for m."""
     del rng
     lengths = (32, 128, 512)
     slope, _, _, (bend, _) = exponents(MOVED)

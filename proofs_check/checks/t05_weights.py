@@ -17,10 +17,11 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("s_t itself uncorrelated", centred=False)
 @near_miss("uncorrelated given one length", first="common")
 def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "all", centred: bool = True) -> Test:
-    """Test T5 over all responses of ten softmax policies whose lengths shift: the mean of e^S at length l is
-    p_new(l)/p_old(l); the e^{s_t} - 1 have mean 0 and are uncorrelated between positions. The test's x > 0 enlarges the
-    stated ratio by the part x. Near misses: ``drawn_by`` names another distribution for the means, ``first`` "common"
-    takes one length alone for the correlations, ``centred`` False takes s_t for e^{s_t} - 1."""
+    """Test T5 over all responses of ten softmax policies whose lengths shift: the mean of e^S at each length is that
+    length's probability under the new policy over that under the old one; the e^{s_t} - 1 of the tokens have mean 0 and
+    are uncorrelated between positions. Falsified by x, the test multiplies the stated ratio by 1 + x. Near misses:
+    ``drawn_by`` names another distribution for the means, ``first`` "common" takes one length alone for the
+    correlations, ``centred`` False takes s_t for e^{s_t} - 1."""
     stated, exact, sizes = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -47,10 +48,10 @@ def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "al
 @near_miss("1 at each length", instead="one")
 @near_miss("normal S with drift -KL", instead="-KL")
 def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> Test:
-    """Test T5 on drawn responses of the chain `CHAIN`, whose new policy stops sooner: the mean of e^S is
-    p_new(l)/p_old(l) at four lengths, ``draws`` responses each, and 1 over responses of all lengths. The test's x > 0
-    enlarges the stated means by the part x. Near misses: ``instead`` "one" states 1 at each length, and "-KL" the mean
-    weight of a normal S with the chain's KL per token as drift and the chain's variance."""
+    """Test T5 on drawn responses of the chain `CHAIN`, whose new policy stops sooner: the mean of e^S is the length's
+    probability under the new policy over that under the old one, at four lengths, ``draws`` responses each, and 1 over
+    responses of all lengths. Falsified by x, the test multiplies the stated means by 1 + x. Near misses: ``instead``
+    "one" states 1 at each length, and "-KL" that of a normal S with minus the chain's KL per token as drift."""
     lengths = np.array([2.0, 20, 60, 120])
     given = CHAIN.given(lengths)
     stated = {"one": np.ones(4), "-KL": np.exp(-CHAIN.kl_per_token() * lengths + [one.variance / 2 for one in given])}

@@ -17,11 +17,11 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("shift of lengths left out", shift=False)
 @near_miss("KL reversed", reverse=True)
 def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = False) -> Test:
-    """Test T6 (a) at each length l of ten random softmax policies before and after a random step, which moves their
-    lengths: the mean of S, summed over all responses of length l weighted by the old policy, is
-    `theory.drift_given_length` of p_new(l)/p_old(l) and of KL(old || new) given l, sums over the same responses. The
-    test's x > 0 enlarges the KL by the part x. Near misses: ``shift`` False takes 1 for the ratio, ``reverse`` KL(new
-    || old)."""
+    """Test T6 (a) at each length of ten random softmax policies before and after a random step:
+    `theory.drift_given_length`, from the length's probability under the new over that under the old policy, and from
+    KL(old || new) of its responses, is the mean of S, summed over these responses under the old policy. Falsified by x,
+    the test multiplies the KL by 1 + x. Near misses: ``shift`` False takes 1 for that ratio, ``reverse`` reverses KL.
+    """
     kls, ratios, exact = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.6)
@@ -43,10 +43,9 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 @check("T6", Method.CLOSED, "(a) a chain that stops sooner: forward sums against the chain rule", "of E[S | L]", 1e-8)
 @near_miss("shift of lengths left out", shift=False)
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
-    """Test T6 (a) on the chain `CHAIN` at 10, 100 and 1,000 tokens: `theory.drift_given_length`, of the KL given the
-    length by the chain rule over the tokens of the conditioned chains, is the mean of S by forward sums over the
-    states. The test's x > 0 enlarges the stated mean by the part x. The near miss, ``shift`` False, omits p_new/p_old.
-    """
+    """Test T6 (a) on the chain `CHAIN` at 10, 100 and 1,000 tokens: `theory.drift_given_length`, whose KL given the
+    length comes by the chain rule over the tokens, is the mean of S by forward sums over the states. Falsified by x,
+    the test multiplies the stated mean by 1 + x. The near miss, ``shift`` False, leaves out that lengths shift."""
     del rng
     lengths = [10, 100, 1_000]
     given = CHAIN.given(lengths)
@@ -61,8 +60,8 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
     """Test T6 (b) on the chain `CHAIN`, where S given L is nearly normal: `theory.fair_centre` of the exact E[e^S | L]
     and Var(S | L) is within .01 standard deviations of E[S | L] at 10, 100 and 1,000 tokens; and docs/theory.md prints
-    this distance, and that of minus the KL per token, rightly. The test's x > 0 enlarges the variance by the part x.
-    Near misses: ``instead`` "-KL" has minus the KL per token as centre, "log" has log E[e^S | L]."""
+    this distance, and that of minus the KL per token, rightly. Falsified by x, the test multiplies the variance by 1 +
+    x. Near misses: ``instead`` "-KL" has minus the KL per token as centre, "log" has log E[e^S | L]."""
     del rng
     lengths = np.array([10, 100, 1_000])
     given = CHAIN.given(lengths)
@@ -84,9 +83,9 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
 @near_miss("lengths shift", shifted=True)
 def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
     """Test T6 (c) on a chain whose states stop alike under both policies, and whose moves differ alike in each state:
-    no length shifts, and each token but the first, whose distribution is the same, has the KL k. So the mean of S is -k
-    (l - 1), as forward sums at four lengths, 2 to 1,000, say. The test's x > 0 enlarges the stated mean by the part x.
-    The near miss, ``shifted``, lets the new policy stop sooner."""
+    no length shifts, and each token but the first, whose distribution is the same, has one KL between the policies, k
+    nats. So the mean of S at l tokens is -k (l - 1), as forward sums at four lengths, 2 to 1,000, say. Falsified by x,
+    the test multiplies the stated mean by 1 + x. The near miss, ``shifted``, lets the new policy stop sooner."""
     del rng
     moves = np.array([[[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.4], [0.4, 0.6]]])
     ends = np.array([[0.02, 0.02], [0.03 if shifted else 0.02] * 2])
@@ -101,8 +100,9 @@ def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
 @near_miss("shift of lengths left out", instead="no shift")
 def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
     """Test T6 (a) on drawn responses of the chain `CHAIN`, ``draws`` at each of four lengths, 2 to 160: the mean of S
-    is `theory.drift_given_length`. The test's x > 0 adds x standard deviations of S to the stated mean. Near misses:
-    ``instead`` "-KL" states minus the KL per token times the length, "no shift" minus the KL given the length."""
+    is `theory.drift_given_length`. Falsified by x, the test adds x standard deviations of S to the stated mean. Near
+    misses: ``instead`` "-KL" states minus the KL per token times the length, "no shift" minus the KL given the length.
+    """
     lengths = np.array([2.0, 20, 80, 160])
     given = CHAIN.given(lengths)
     kl = np.array([CHAIN.kl_given(int(n)) for n in lengths])

@@ -34,8 +34,8 @@ def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
     """Test that the sine of the angle between unclipped and clipped gradient is at most rho in each of ``cases`` with
     rho < 1, and that `theory.cosine_lemma` gives the bound sqrt(1 - rho^2) of the cosine. With fewer than ``needed``
     such cases the outcome is NaN. ``rho`` is a name in `RHO`: T7's own, or a number that a near miss has in its place.
-    The test's x > 0 lowers rho by the part x. Left out are rho below 1e-6, and gradients that cancel in g to less than
-    1e-4, where rounding would decide."""
+    Falsified by x, the test multiplies rho by 1 - x. Left out are rho below 1e-6, and gradients whose mean g is below
+    1e-4 of their mean length, where rounding would decide."""
     sines, rhos, bounds = [], [], []
     for case in cases:
         lemma = case.lemma()
@@ -56,24 +56,24 @@ def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
 @near_miss("eta left out", rho="eta left out")
 @near_miss("LRE_2 beside kappa_inf", rho="LRE_2 beside kappa_inf")
 def attacked(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Test T7 on 700 sets of strata that might break it: random, degenerate and extreme ones, with and without eta. The
-    test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
+    """Test T7's bound rho (`below`) on 700 sets of strata that might break it: random, degenerate and extreme ones,
+    with and without eta, the part of rho for what is lost inside strata. Falsified by x, the test multiplies rho by 1 -
+    x. Near misses have another ``rho`` (`RHO`)."""
     cases = [random_strata(rng) for _ in range(600)]
     cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
     return below(cases, rho, 300)
 
 
 def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
-    """Return kappa_inf |g| and kappa_2 |g| of strata with the shares p (K,) and mean gradients g (K, D), as
-    `theory.cosine_lemma` computes them."""
+    """Return T7's kappa_inf and kappa_2 times |mean of g|, of strata with shares p (K,) and mean gradients g (K, D)."""
     lemma = theory.cosine_lemma(p, np.ones(p.size), g, g)
     return lemma.kappa_inf * lemma.g_norm, lemma.kappa_2 * lemma.g_norm
 
 
 def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
-    """Return the largest |sum p r g| over |r| <= 1 with sum p r = 0 that an ascent from 40 random directions u finds,
-    for shares p (K,) and gradients g (K, D). In each step r is the sign of <g, u> less its median; the sum is the next
-    u."""
+    """Return the largest length of sum p r g over factors r in [-1, 1] with sum p r = 0 that an ascent from 40 random
+    directions finds, for K strata with the shares p (K,) and mean gradients g (K, D). In each step r is the sign of g's
+    part along the direction less its median; the sum is the next direction."""
     best = 0.0
     for u in rng.normal(size=(40, g.shape[1])):
         for _ in range(30):
@@ -103,13 +103,14 @@ def least_distance(p: Floats, g: Floats) -> float:
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 @near_miss("kappa_inf |g| = min_c E|g_L - c| in space too", line=3)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False, line: int = 1) -> Test:
-    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest |e_len|/|g| for LRE_2 and LRE_inf of 1.
+    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest |e_len|/|g| for LRE_2 and LRE_inf of 1;
+    e_len sums p r g_l over strata with shares p, r the relative acceptance less 1, g_l gradients of mean g.
 
-    One choice of relative acceptances r reaches each: r along the first eigenvector of the covariance, and r = +-LRE on
-    both sides of a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean distance of g_l from
-    one c; it is that on a line, and for more than 10 strata it is computed as that. The test's x > 0 enlarges the
-    computed constants by the part x. Near misses: ``unweighted`` computes them for equal shares, ``exchanged`` bounds
-    e_len by LRE_2 kappa_inf, and ``line`` 3 states the last equality in space too."""
+    One choice of r reaches each: r along the first eigenvector of the covariance of g_l, and r = +-LRE on both sides of
+    a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean distance of g_l from one point; it
+    is that on a line, and for more than 10 strata it is computed as that. Falsified by x, the test multiplies the
+    computed constants by 1 + x. Near misses: ``unweighted`` computes them for equal shares, ``exchanged`` bounds e_len
+    by LRE_2 kappa_inf, and ``line`` 3 states the last equality in space too."""
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -141,9 +142,10 @@ def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: boo
 @check("T7", Method.CLOSED, "T7s: cosine sqrt(1 - rho^2) is reached, rho from 1e-5 to .999", "of rho", 1e-6)
 @near_miss("e orthogonal to g instead of g + e", orthogonal=False)
 def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
-    """Test T7s at ten rho from 10^-5 to .999: the strata of `sharp_strata` have the sine rho; their cosine, and the
-    bound of `theory.cosine_lemma`, are sqrt(1 - rho^2), which is at least (1 - rho)/(1 + rho). The test's x > 0
-    enlarges rho by the part x. The near miss, ``orthogonal`` False, has an error e orthogonal to g, not to g + e."""
+    """Test T7s at ten rho from 10^-5 to .999: in the strata of `sharp_strata` the sine of the angle between clipped and
+    unclipped gradient is rho; their cosine, and the bound of `theory.cosine_lemma`, are sqrt(1 - rho^2), which is at
+    least (1 - rho)/(1 + rho). Falsified by x, the test multiplies rho by 1 + x. The near miss, ``orthogonal`` False,
+    has an error e orthogonal to the unclipped gradient g, not to g + e."""
     rhos, cases = np.array([*10.0 ** np.arange(-5, 0), 0.2, 0.5, 0.9, 0.99, 0.999]), []
     for rho in rhos:
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -161,8 +163,9 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def policies(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Test T7 over all responses of six softmax policies with their real scores, for four presets with drop, truncate
-    and cap. The test's x > 0 lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
+    """Test T7's bound rho (`below`) over all responses of six softmax policies with real scores, for four presets with
+    drop, truncate and cap. Falsified by x, the test multiplies rho by 1 - x. Near misses have another ``rho`` (`RHO`).
+    """
     cases = []
     for i in range(6):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -186,9 +189,9 @@ OTHERS = (
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def simulated(rng: np.random.Generator, rho: str = "stated", draws: int = 1_500) -> Test:
-    """Test T7 on drawn responses of every log-ratio model and of a Gaussian one with a part unchanged: ``draws`` at
-    each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts 90 %. The test's x > 0
-    lowers rho by the part x. Near misses have another ``rho`` (`RHO`)."""
+    """Test T7's bound rho (`below`) on drawn responses of every log-ratio model and of a Gaussian one with a part
+    unchanged: ``draws`` at each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts
+    90 %. Falsified by x, the test multiplies rho by 1 - x. Near misses have another ``rho`` (`RHO`)."""
     cases, lengths, models = [], np.array([4.0, 16, 64, 128]), [*MODELS.values(), *OTHERS]
     for i, model in enumerate([*models, MODELS["Gaussian"]]):
         n = np.repeat(lengths, draws)

@@ -20,9 +20,10 @@ from proofs_check.tools.strata import Strata, random_strata
 @check("T8", Method.CLOSED, "g_clip/a_bar = g + e_len + e_in on random strata", "of e_len + e_in", 1e-9)
 @near_miss("e_in left out", inner=False)
 def identity(rng: np.random.Generator, inner: bool = True) -> Test:
-    """Test T8 on 300 random sets of strata: g_clip/a_bar - g, in extended precision, is e_len + e_in of
-    `theory.cosine_lemma`. The test's x > 0 enlarges e_len + e_in by the part x. The near miss, ``inner`` False, drops
-    e_in."""
+    """Test on 300 random sets of strata that the clipped gradient over the mean acceptance, less the unclipped
+    gradient, is the sum of T8's errors in `theory.cosine_lemma`: e_len, by unequal acceptances of strata, and e_in,
+    what clipping takes inside strata. Falsified by x, the test multiplies the sum by 1 + x. The near miss has no e_in.
+    """
     found, stated = [], []
     for _ in range(300):
         case = random_strata(rng)
@@ -36,9 +37,10 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 
 
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
-    """Test in exact fractions that a* = max(0, <c, g>)/|g|^2 alone leaves the shortest c - a g, for up to 200 pairs c
-    and g of three small whole numbers. Compared are all a = k/|g|^2, k = 0, 1, ..., among which a* is. The test's x > 0
-    enlarges a* by the part x. Near misses: ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2."""
+    """Test in exact fractions that of all numbers a >= 0 the one of T8, a* = max(0, <c, g>)/|g|^2, alone makes the
+    length of c - a g least, for up to 200 pairs of vectors c and g of three small whole numbers. Compared are all a =
+    k/|g|^2, k = 0, 1, ..., among which a* is. Falsified by x, the test multiplies a* by 1 + x. Near misses:
+    ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2."""
     cases = []
     for c, g in rng.integers(-3, 4, (200, 2, 3)):
         along, size, of_c = int(c @ g), int(g @ g), int(c @ c)
@@ -62,11 +64,12 @@ def projection(
     rng: np.random.Generator, negative: bool = False, by_clipped: bool = False, everywhere: bool = False,
     of_eta: bool = False,
 ) -> Test:  # fmt: skip
-    """Test that of all a >= 0, a* = max(0, <c, g>)/|g|^2, 0 where g = 0, leaves the shortest c - a g, by a scalar
-    search and in fractions. With a* as normaliser eta a_bar |g| of `theory.cosine_lemma` is the mean of these least
-    lengths, less than with other normalisers; what is left is orthogonal to g where a* > 0. 40 random sets of strata
-    are tried. The test's x > 0 enlarges a* by the part x. Near misses: ``negative`` allows a* < 0, ``by_clipped``
-    divides by |c|^2, ``everywhere`` states the orthogonality where a* = 0 too, ``of_eta`` the least eta."""
+    """Test on 40 random sets of strata, with clipped mean gradients c and unclipped ones g, that of all a >= 0 the rate
+    a* = max(0, <c, g>)/|g|^2, 0 where g = 0, makes each |c - a g|, the loss inside, least: by search and in fractions.
+    With these rates the mean loss, from `theory.cosine_lemma`, is the mean of these least ones, less than with other
+    rates; what is left, c - a* g, is orthogonal to g where a* > 0. Falsified by x, the test multiplies a* by 1 + x.
+    Near misses: ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2, ``everywhere`` states the orthogonality
+    where a* = 0 too, ``of_eta`` states that a* also makes eta least, the mean loss over mean rate and |g|."""
     stated, exact, gaps, more = [], [], [], []
     for _ in range(40):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -93,8 +96,9 @@ def projection(
 @check("T8", Method.ENUMERATED, "g is the gradient of E_new[A]", "of g", 1e-6)
 @near_miss("weight w left out", weighted=False)
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
-    """Test that g, summed over all responses of a softmax policy, is the gradient of E_new[A] by central differences.
-    The test's x > 0 enlarges g by the part x. The near miss, ``weighted`` False, leaves out the weight w."""
+    """Test that the unclipped gradient g, summed over all responses of a softmax policy, is the gradient of the new
+    policy's mean advantage by central differences. Falsified by x, the test multiplies g by 1 + x. The near miss,
+    ``weighted`` False, leaves out the weight w."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
@@ -107,9 +111,9 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
 @near_miss("the accepted share of all weight for the mean of b(l)", of_weight=True)
 def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = False) -> Test:
     """Test T8 over all responses of softmax policies, for three presets with drop, truncate and cap: the sum of M w A
-    psi over the mean rate, less that of w A psi, is e_len + e_in with the lengths as strata. The test's x > 0 enlarges
-    e_len + e_in by the part x. Near misses: ``inner`` False leaves e_in out, ``of_weight`` has as mean rate the sum of
-    M w over the sum of w of all responses."""
+    psi over the mean acceptance, less the sum of w A psi, is e_len + e_in of `theory.cosine_lemma`, the errors between
+    and inside lengths. Falsified by x, the test multiplies e_len + e_in by 1 + x. Near misses: ``inner`` False leaves
+    e_in out, ``of_weight`` has the sum of M w over that of w as mean acceptance."""
     found, stated = [], []
     for name in ("rloo", "fspo", "fspo-kl"):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.1)

@@ -25,9 +25,9 @@ from proofs_check.tools.settings import GRID, MU, SIGMA
 @near_miss("dual edge left out", beyond=False)
 def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True) -> Test:
     """Test T9 (a) at each length of 12 random softmax policies, half under a dual clip: `theory.update_acceptance` of
-    the probabilities of a clip at each edge, summed over the responses of one sign of A, is E[M | l, A != 0]. The
-    test's x > 0 enlarges the stated a_upd by the part x. Near misses: ``crossed`` exchanges the edges of the two signs,
-    ``beyond`` False leaves out the dual edge."""
+    the probabilities of a clip at each edge, summed over the responses of one sign of A, is the mean multiplier M of
+    responses with A != 0. Falsified by x, the test multiplies the stated update acceptance by 1 + x. Near misses:
+    ``crossed`` exchanges the edges of the two signs, ``beyond`` False leaves out the dual edge."""
     stated, exact = [], []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
@@ -60,11 +60,12 @@ def drawn(
     models: tuple[LogRatioModel, ...] = (GaussianTokens(MU, SIGMA), ScaledStudent(MU, SIGMA, df=3.0)),
     half: bool = False, pull: float = 2e-4, draws: int = 100_000,
 ) -> Test:  # fmt: skip
-    """Test T9 (a) on ``draws`` responses at each of six lengths, with P(A > 0 | l) from .1 at 4 tokens to .9 at 4,096.
-    With S of one of ``models``, equal ranges and no dual clip, a_upd is the same at every length. With unlike ranges
-    and S that drifts by the sign of A, it is `theory.update_acceptance`. The test's x > 0 lowers the stated a_upd by
-    the part x. Near misses: another upper range ``c_hi``, a ``dual`` clip, skewed ``models``; ``half`` states P(A > 0 |
-    l) = 1/2, and ``pull`` is the stated drift by the sign of A, nats per token."""
+    """Test T9 (a) on ``draws`` responses at each of six lengths l; the share of them with A > 0 grows from .1 at 4
+    tokens to .9 at 4,096. With S of one of ``models``, equal ranges and no dual clip, the update acceptance is the same
+    at every length. With unlike ranges and S that drifts by the sign of A, it is `theory.update_acceptance`. Falsified
+    by x, the test multiplies the stated acceptance by 1 - x. Near misses: another upper range ``c_hi``, a ``dual``
+    clip, skewed ``models``; ``half`` states the share 1/2; ``pull`` is the stated drift by that sign, nats per token.
+    """
     n, tests = np.broadcast_to(GRID, (draws, GRID.size)), []
     positive = np.linspace(0.1, 0.9, GRID.size)
     fair, unlike = (preset("fspo-kl", range_hi=c, dual=d).rule for c, d in ((c_hi, dual), (0.045, None)))
@@ -85,10 +86,11 @@ def drawn(
 @near_miss("other responses where A < 0", others=True)
 @near_miss("A < 0 is clipped less often", reversed_signs=True)
 def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
-    """Test T9 (b), P(S > b | A > 0) <= P(S < -b | A < 0), over all responses of 12 softmax policies, for steps along
-    each response's own score and for random steps, with any distribution of both. The test's x > 0 lowers the right
-    side by the part x. Near misses: ``power`` 3 has logits that are cubes of the parameters, ``others`` gives A < 0 the
-    steps of other responses, ``reversed_signs`` exchanges the sides."""
+    """Test T9 (b): where steps of one distribution are made along a response's score if A > 0 and against it if A < 0,
+    S > b is no more probable for A > 0 than S < -b for A < 0. Tried over all responses of 12 softmax policies, for
+    steps along each response's own score and for random steps, with any distribution of both. Falsified by x, the test
+    multiplies the probability for A < 0 by 1 - x. Near misses: ``power`` 3 has logits that are cubes of the parameters,
+    ``others`` gives A < 0 the steps of other responses, ``reversed_signs`` exchanges the sides."""
     values, bounds = [], []
     for _ in range(12):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.0)
@@ -111,8 +113,8 @@ def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, r
 
 
 def kept_weight(rule: Rule, length: float, sigma: float) -> float:
-    """Return the weight acceptance b at one length of a mask by ``rule`` for normal S with mu = -sigma^2/2, by
-    quadrature of e^s times the density of S, at 30 digits."""
+    """Return the weight acceptance at one length of a mask by ``rule`` for normal S of mean -sigma^2 length/2 and
+    standard deviation sigma sqrt(length), by quadrature of e^s times the density of S, at 30 digits."""
     with mp.workdps(30):
         mu = -(mp.mpf(sigma) ** 2) / 2
         centre = {"none": 0, "gaussian": mu, "tilted": -mu}[rule.drift] * length
@@ -125,11 +127,12 @@ def kept_weight(rule: Rule, length: float, sigma: float) -> float:
 @near_miss("a for b", as_band=True)
 @near_miss("drift gaussian makes b constant", tilted="gaussian")
 def weights(rng: np.random.Generator, as_band: bool = False, tilted: str = "tilted") -> Test:
-    """Test T9 (c) for Gaussian S with mu = -sigma^2/2, at random sigma, lengths and ranges: `theory.weight_acceptance`
-    is b(l) by quadrature of e^S over the band, with the drifts none, gaussian and tilted. With tilted it is one number
-    at three lengths, that of the band around mu; with none and equal ranges it is a(l); with gaussian (m = mu) it is
-    not one number. The test's x > 0 enlarges the stated numbers by the part x. Near misses: ``as_band`` takes a(l) for
-    b(l), ``tilted`` names another drift that is to make b constant."""
+    """Test T9 (c) for Gaussian S of mean mu L, mu = -sigma^2/2, and standard deviation sigma sqrt(L), at random sigma,
+    lengths and ranges: `theory.weight_acceptance` is the weight acceptance by quadrature of e^S over the band, with the
+    drifts none, gaussian (mu) and tilted (-mu). With tilted it is one number at three lengths, the band acceptance
+    around mu; with none and equal ranges it is the band acceptance; with gaussian it is not one number. Falsified by x,
+    the test multiplies the stated numbers by 1 + x. Near misses: ``as_band`` takes the band acceptance for the weight
+    acceptance, ``tilted`` names another drift that is to make the latter constant."""
     stated, exact, falls = [], [], []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for i in range(18):
@@ -155,10 +158,11 @@ def weights(rng: np.random.Generator, as_band: bool = False, tilted: str = "tilt
 @near_miss("u = 1.05", u=1.05)
 @near_miss("g_2 = (-.5, .87)", second=-0.5)
 def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> Test:
-    """Test the examples of T9 in docs/theory.md: LRE 0 of a beside a cosine of .848, computed from the normal
-    distribution at 50 digits; a_upd of .781 and .835 under a dual clip; and, with c_hi = 2 c_lo and sigma = c_lo =
-    .025, b that is the same at 100 and 900 tokens. The test's x > 0 enlarges sigma by the part x. Near misses: ``u`` is
-    another u+ = u- than 1, ``second`` another first entry of g_2."""
+    """Test the examples of T9 in docs/theory.md: a band acceptance with LRE 0 beside a cosine of .848, computed from
+    the normal distribution at 50 digits; update acceptances of .781 and .835 under a dual clip; and, with an upper
+    range of twice the lower one, a weight acceptance that is the same at 100 and 900 tokens. Falsified by x, the test
+    multiplies sigma, the scale of S, by 1 + x. Near misses: ``u`` is another half-width, in standard deviations of S,
+    than 1, ``second`` another first entry of the second length's mean gradient."""
     del rng
     kept = [normal_share(-0.03 * math.sqrt(n) - 1, -0.03 * math.sqrt(n) + 1) for n in (10, 2000)]
     clipped, unclipped = (np.array([x - 0.6 * y, 0.8 * y]) for x, y in (kept, (1.0, 1.0)))
@@ -191,10 +195,11 @@ def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> 
 def independent(
     rng: np.random.Generator, as_band: bool = False, follows: float = 0.0, outside: str = "mask", draws: int = 100_000
 ) -> Test:
-    """Test T9 (c) on ``draws`` responses at each of four lengths, Gaussian S with E[w] = 1 and, independent of it, an A
-    psi (one number) of mean .9: the mean of M w A psi through the rule is .9 b(l), with b of a cap by the lognormal
-    distribution. The test's x > 0 enlarges the stated means by the part x. Near misses: ``as_band`` takes a(l) for
-    b(l), ``follows`` is how much A psi grows for each standard deviation of S, ``outside`` takes the place of mask."""
+    """Test T9 (c) on ``draws`` responses at each of four lengths, with Gaussian S whose mean weight is 1 and,
+    independent of it, an A psi (one number) of mean .9: the mean of M w A psi through the rule is .9 times the weight
+    acceptance, that of a cap by the lognormal distribution. Falsified by x, the test multiplies the stated means by 1 +
+    x. Near misses: ``as_band`` takes the band acceptance for the weight acceptance, ``follows`` is how much A psi grows
+    for each standard deviation of S, ``outside`` takes the place of mask."""
     lengths = np.array([16.0, 64, 256, 1000])
     model, n = GaussianTokens(MU, SIGMA), np.broadcast_to(lengths, (draws, 4))
     S, sign = model.sample(rng, n), np.where(rng.random(n.shape) < 0.7, 1.0, -1.0)

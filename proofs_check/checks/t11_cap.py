@@ -30,7 +30,7 @@ def held(w: Floats, p: Floats, K: float) -> float:
 @dataclass(frozen=True)
 class Responses:
     """A distribution of responses: weights w (K,) with probabilities p (K,) and, independent of them, gradients A psi
-    (J, D) with probabilities q (J,)."""
+    (J, D), the rows of ``gradients``, with probabilities q (J,)."""
 
     w: Floats
     p: Floats
@@ -52,7 +52,7 @@ class Responses:
 
     @property
     def nu(self) -> float:
-        """nu of T11: E|A psi|^2 over |u|^2, at least 1."""
+        """T11's nu: the mean of |A psi|^2 over the squared length of the mean gradient, at least 1."""
         return float(self.q @ (self.gradients**2).sum(axis=1) / (self.u @ self.u))
 
     def outcomes(self, tilt: float = 0.0) -> tuple[np.ndarray, Floats]:
@@ -85,9 +85,10 @@ def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], 
 @near_miss("nu = 1", noise=False)
 @near_miss("A psi depends on w", tilt=0.5)
 def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, tilt: float = 0.0) -> Test:
-    """Test T11 on 16 random distributions of 2 or 3 responses: a minimiser over the cap K finds the root that
-    `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it. The test's x > 0 enlarges
-    the root by the part x. Near misses: ``less`` lowers n, ``noise`` False has nu = 1, ``tilt`` ties A psi to w."""
+    """Test T11 on 16 random distributions of responses, n = 2 or 3 of which are drawn: a minimiser over the cap K on
+    weights finds the root that `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it.
+    Falsified by x, the test multiplies the root by 1 + x. Near misses: ``less`` lowers n, ``noise`` False takes 1 for
+    `Responses.nu`, ``tilt`` ties the gradients A psi to w."""
     stated, found, steps = [], [], []
     for i in range(16):
         dist, n = Responses.draw(rng), 2 + i % 2
@@ -106,8 +107,8 @@ def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, til
 
 
 def lognormal_root(s: float, nu: float, n: float) -> float:
-    """Return T11's root K for a lognormal w = exp(s Z - s^2/2), by root search on closed forms at 30 digits. ``nu`` is
-    E|A psi|^2 over |E[A psi]|^2, ``n`` the number of responses."""
+    """Return the cap of least error (T11's root K) for a lognormal weight w = exp(s Z - s^2/2), Z standard normal, by
+    root search on closed forms at 30 digits. ``nu`` is E|A psi|^2 over |E[A psi]|^2, ``n`` the number of responses."""
     with mp.workdps(30):
         s, nu, n = mp.mpf(s), mp.mpf(nu), mp.mpf(n)
 
@@ -120,8 +121,9 @@ def lognormal_root(s: float, nu: float, n: float) -> float:
 
 
 def limit_of(ratio: float, n: float, s: float) -> float:
-    """Return zeta with n Lc(zeta) - Lc(-zeta) = ratio (1 + s zeta), where Lc(k) = phi(k) - k Phi(-k) and ``ratio``
-    is (nu - 1)/s: T11's root is near 1 + zeta s for n responses if log w has a small standard deviation s."""
+    """Return zeta such that T11's cap of least error is near 1 + zeta s for n responses if log w has a small standard
+    deviation s: n f(zeta) - f(-zeta) = ratio (1 + s zeta), where f(k) is the mean of max(Z - k, 0) of a standard normal
+    Z and ``ratio`` is (nu - 1)/s, nu as in `lognormal_root`."""
 
     def excess(k: float) -> float:
         up, down = (stats.norm.pdf(k) - z * ndtr(-z) for z in (k, -k))
@@ -136,10 +138,10 @@ def limit_of(ratio: float, n: float, s: float) -> float:
 @near_miss("nu for nu - 1 in the limit", off=1.0)
 @near_miss("zeta left out on the right", right=0.0)
 def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, right: float = 1.0) -> Test:
-    """Test that `theory.cap_of_least_error`, for 20,000 quantiles of w, is T11's root by root search, from closed forms
-    for lognormal weights and by quadrature for gamma and uniform ones. As s = sigma sqrt(l) goes to 0, (K - 1)/s goes
-    to zeta of `limit_of`, with a gap of the size of s. The test's x > 0 enlarges the root by the part x. Near misses:
-    ``n_out`` takes n = 1; for zeta, ``off`` 1 has nu for nu - 1, and ``right`` 0 leaves zeta out on the right."""
+    """Test that `theory.cap_of_least_error`, for 20,000 quantiles of w, is the cap K of T11 by root search, from closed
+    forms for lognormal weights and by quadrature for gamma and uniform ones. As the standard deviation s of log w goes
+    to 0, (K - 1)/s goes to zeta of `limit_of`, with a gap of the size of s. Falsified by x, the test multiplies K by 1
+    + x. Near misses: ``n_out`` takes n = 1; for zeta, ``off`` 1 has nu for nu - 1, ``right`` 0 leaves out s zeta."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
         nu, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
@@ -168,9 +170,9 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, 
 @near_miss("n - 3 for n", less=3)
 @near_miss("nu of twice the gradients' noise", noise=math.sqrt(2))
 def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: int = 100_000) -> Test:
-    """Test T11 on drawn updates of 8 responses with lognormal weights: at the root the slope of the squared error in
-    the cap K, 2 <error, mean of A psi where w > K>, has the mean 0. The test's x > 0 enlarges the root by the part x.
-    Near misses: ``less`` is taken from n, ``noise`` multiplies the stated noise of the gradients."""
+    """Test T11 on drawn updates of 8 responses with lognormal weights: at T11's root K the slope of the squared error
+    in the cap, 2 <error, mean of A psi where w > K>, has the mean 0. Falsified by x, the test multiplies the root by 1
+    + x. Near misses: ``less`` is taken from the number of responses, ``noise`` multiplies the gradients' noise."""
     n, s, spread = 8, 0.5, 1.2
     w = np.exp(s * rng.standard_normal((updates, n)) - s * s / 2)
     gradients = np.array([1.0, 0.0]) + spread * rng.standard_normal((updates, n, 2))
@@ -186,8 +188,9 @@ def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: 
 
 
 def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Floats], float]:
-    """Return the error of an update over several lengths as a function of their caps: squared bias plus variance, for n
-    p_l independent responses, distributed as ``dists`` says, of each length."""
+    """Return the mean squared error of an update over several lengths as a function of their caps: squared bias plus
+    variance. ``n`` times the share in ``p`` of independent responses have each length, distributed as ``dists`` says.
+    """
 
     def error(caps: Floats) -> float:
         bias, variance = np.zeros(dists[0].u.size), 0.0
@@ -204,10 +207,11 @@ def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Float
 @near_miss("own roots for parallel u_l", own=True)
 @near_miss("one cap for parallel u_l", one_cap=True)
 def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) -> Test:
-    """Test T11's sentence on several lengths: a minimiser over the caps of three lengths finds a root for each where
-    the E[A psi | l] are orthogonal, and where they are parallel, caps that make |u_l| (R_l K_l - E[min(w, K_l) | l])
-    one number. The test's x > 0 enlarges what is stated by the part x. Near misses: ``own`` states the roots for
-    parallel ones too, ``one_cap`` one cap for all lengths."""
+    """Test T11's sentence on several lengths l: a minimiser over the caps K_l of three lengths finds the root of each
+    length by itself where the mean gradients u_l = E[A psi | l] are orthogonal; where they are parallel, caps that make
+    |u_l| (nu_l K_l - E[min(w, K_l) | l]) one number, nu_l as in `Responses.nu`. Falsified by x, the test multiplies
+    what is stated by 1 + x. Near misses: ``own`` states the roots for parallel ones too, ``one_cap`` one cap for all.
+    """
     stated, found, to_the_end = [], [], {"xatol": 1e-10, "fatol": 1e-16, "maxfev": 20_000, "maxiter": 20_000}
     for _ in range(8):
         p, n = rng.dirichlet(np.full(3, 5.0)), 40.0
@@ -238,9 +242,10 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
 @near_miss("drift none", drift="none")
 @near_miss("drift tilted", drift="tilted")
 def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
-    """Test T11's remark (i) at 40 random sigma and u: an optimiser over lengths finds that the upper edge of the sqrt
-    band with the drift gaussian is at most u^2/2 nats (`theory.upper_edge_supremum`), reached at L = (u/sigma)^2. The
-    test's x > 0 enlarges u^2/2 by the part x. Near misses have another ``drift``."""
+    """Test T11's remark (i) at 40 random sigma and u, half-widths in standard deviations of S: an optimiser over
+    lengths finds that the upper edge of the sqrt band with ``drift`` gaussian (near misses: another) is at most u^2/2
+    nats (`theory.upper_edge_supremum`), reached at L = (u/sigma)^2. Falsified by x, the test multiplies u^2/2 by 1 + x.
+    """
     stated, exact, away = [], [], []
     for _ in range(40):
         sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
@@ -261,9 +266,10 @@ def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
 @near_miss("tr Cov/(n - 1)", one_less=True)
 def price(rng: np.random.Generator, plug_in: bool = False, one_less: bool = False, prompts: int = 3) -> Test:
     """Test T11's remark (ii) over all outcomes of an update of ``prompts`` prompts, for a policy whose rule clips
-    enough: the clipped gradient's mean squared error is |bias|^2 + tr Cov/n, and the mean of <d_i, d_j> over pairs of
-    different prompts is |bias|^2. The test's x > 0 enlarges |bias|^2 by the part x. Near misses: ``plug_in`` counts
-    each prompt with itself as a pair, ``one_less`` divides by n - 1."""
+    enough: the clipped gradient's mean squared error is |bias|^2 plus the variance of a prompt's gradient over the
+    number of prompts; and the inner product of two prompts' gradients that clipping added is |bias|^2 on average over
+    pairs of different prompts. Falsified by x, the test multiplies |bias|^2 by 1 + x. Near misses: ``plug_in`` counts
+    each prompt with itself as a pair, ``one_less`` divides by the number of prompts less 1."""
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))

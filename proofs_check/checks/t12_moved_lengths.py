@@ -18,10 +18,11 @@ from proofs_check.tools.policy import Bandit, make_bandit, update_terms
 @near_miss("old policy without full support", support=False)
 @near_miss("a band that holds the means of S", means=True)
 def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = False) -> Test:
-    """Test T12 (a) over all responses of 24 softmax policies, with the narrowest sqrt band that holds all of them:
-    p_new(l)/p_old(l) is between e^lo and e^hi. With one symbol beside the end all responses of a length are one, and
-    the bound is reached. The test's x > 0 lowers the bounds, in nats, by the part x. Near misses: ``support`` False
-    takes some responses from the old policy, ``means`` has a band that holds the means of S at each length."""
+    """Test T12 (a) over all responses of 24 softmax policies, with the narrowest sqrt band that holds all of them: each
+    length's probability under the new policy over that under the old one lies between e^lo and e^hi, lo and hi the
+    band's edges. With one symbol beside the end all responses of a length are one, and the bound is reached. Falsified
+    by x, the test multiplies the edges, in nats, by 1 - x. Near misses: ``support`` False takes some responses from the
+    old policy, ``means`` has a band that holds the means of S at each length."""
     values, bounds, kinds = [], [], []
     for i in range(24):
         bandit = make_bandit(rng, vocabulary=1 + i % 3, max_length=5, step=0.05)
@@ -45,9 +46,9 @@ def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = 
 @check("T12", Method.CLOSED, "1.6, 6.8 and 47 times at 256, 4,096 and 16,384 tokens", "of their logarithms", 1e-11)
 @near_miss("exponent .51", exponent=0.51)
 def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
-    """Test that docs/theory.md prints rightly how often c = .03 lets a length become more frequent, 1.6, 6.8 and 47
-    times at 256, 4,096 and 16,384 tokens. The test's x > 0 enlarges the logarithms by the part x. The near miss has
-    another ``exponent`` of l than 1/2."""
+    """Test that docs/theory.md prints rightly how often the default range .03 lets a length become more frequent, 1.6,
+    6.8 and 47 times at 256, 4,096 and 16,384 tokens. Falsified by x, the test multiplies the logarithms of these
+    numbers by 1 + x. The near miss has another ``exponent`` of the length than 1/2."""
     del rng
     lengths = [256, 4_096, 16_384]
     exact = 0.03 * np.array([16.0, 64.0, 128.0]) ** (2 * exponent)
@@ -83,9 +84,9 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
 @near_miss("not stationary", other=True)
 @near_miss("the weight e^(S/L) of gspo", name="gspo")
 def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False, name: str = "fspo") -> Test:
-    """Test T12 (b) on six policies: a rollout of 20 clipped steps that starts at a stationary point stays there, and
-    one that starts .001 away has nothing clipped. The test's x > 0 is the distance of the start from the point. Near
-    misses: ``far`` has 1 for .001, ``other`` starts elsewhere, ``name`` is a preset with another weight."""
+    """Test T12 (b) on six policies: a rollout of 20 clipped steps that starts at a stationary point (gradient 0) stays
+    there, and one that starts .001 away has nothing clipped. Falsified by x, the test starts x away from the point.
+    Near misses: ``far`` has 1 for .001, ``other`` starts elsewhere, ``name`` is a preset with another weight."""
     policies = [stationary(rng) for _ in range(6)]
     if other:
         policies = [(make_bandit(rng, vocabulary=2, max_length=3, step=0.0), away) for _, away in policies]
@@ -110,9 +111,9 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
 @near_miss("+ for -", sign=1.0)
 @near_miss("J transposed", transposed=True)
 def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
-    """Test T12 (c) for ten random cubic fields g with g(theta*) = 0, whose derivative there is J, and quadratic b: the
-    zero of g + tau b is theta* - tau J^-1 b + O(tau^2), since its distance from the stated zero falls like tau^2. The
-    test's x > 0 enlarges the stated shift by the part x. Near misses: ``sign`` 1 reverses the shift, ``transposed`` J.
+    """Test T12 (c) for ten random cubic fields g (gradients) that are 0 at a point, where their derivative is J, and
+    quadratic biases b: the zero of g + tau b moves from that point by -tau J^-1 b, up to an error that falls like
+    tau^2. Falsified by x, the test multiplies the stated shift by 1 + x. Near misses: ``sign`` 1, or J ``transposed``.
     """
     shifts, stated, taus = [], [], np.array([1e-3, 1e-4])
     for _ in range(10):

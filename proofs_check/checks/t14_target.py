@@ -40,11 +40,12 @@ def quantile(excess: Floats, target: float) -> float:
 
 
 def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: float) -> list[tuple[float, float, str]]:
-    """Return errors of the mean acceptance and D, each with its bound by T14 and a name, of T14's recursion of theta
-    itself under 60 random sequences of falling gains. A share ``still`` below alpha of the rows is accepted at any
-    width, the others have one excess: B until theta is there, A until theta is below, and so on; or any between A = 0
-    and B. Under equal gains B is such that theta falls to A exactly, so that D comes near B - A + G_1. Near misses
-    (`long_run`): ``rising`` gains, ``first_gain``: G_1 for G_T, and ``less``, which is taken from the bound of D."""
+    """Return errors, each with its bound by T14 and a name, of T14's recursion theta + G (alpha - accepted share) under
+    60 random sequences of falling gains G: the error of the mean acceptance, and D, how far theta spreads. A share
+    ``still`` below alpha of the rows is accepted at any width, the others have one log excess: B until theta is there,
+    A until theta is below, and so on; or any between A = 0 and B. Under equal gains B is such that theta falls to A
+    exactly, so that D comes near B - A + the first gain. Near misses (`long_run`): ``rising`` gains, ``first_gain`` for
+    the last in the bound, and ``less``, which is taken from the bound of D."""
     found = []
     for i in range(60):
         alpha, T = float(rng.uniform(0.1, 0.9)), int(rng.integers(1, 40))
@@ -72,10 +73,11 @@ def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: fl
 def long_run(
     rng: np.random.Generator, first_gain: bool = False, rising: bool = False, less: float = 0.0, accepted: bool = False
 ) -> Test:
-    """Test T14's bounds on the error of the mean acceptance, on that of the mean of z (1[accepted] - alpha) under
-    ``exponent`` (D of eta), and on D of a range (G_1 = 1), for bands that `OnlineRule` learns and for the recursion
-    itself. The test's x > 0 lowers each bound by the part x. Near misses: ``first_gain`` has G_1 for G_T, ``rising``
-    lets the gains rise, ``less`` is taken from the bound of D, ``accepted`` puts all rows but one at the centre.
+    """Test T14's bounds for bands that `OnlineRule` learns with falling gains over T updates, and for the recursion
+    itself: on the error of the mean acceptance; under ``exponent`` on the mean of z (accepted - target), z the
+    standardised log length; and on D, how far the log range spreads. Falsified by x, the test multiplies each bound by
+    1 - x. Near misses: ``first_gain`` has the first gain for the last, ``rising`` lets the gains rise, ``less`` is
+    taken from D's bound, ``accepted`` puts all rows but one at the centre.
 
     Each of 40 learnt bands meets rows of one of five kinds. S comes from a log-ratio model whose scale jumps between
     updates; or is also all just inside or just outside the band; or all outside or all at the centre; or has one
@@ -135,8 +137,8 @@ def learnt(
 ) -> Test:  # fmt: skip
     """Test that a band that starts ten times too wide accepts the ``target`` at each of four lengths in updates 60 to
     90 of 256 rows: one whose range is learnt under Gaussian S, one whose range and exponent are learnt under fractional
-    noise with H = .65 (``adapts`` names which of the two), in ``chains`` independent runs. The test's x > 0 enlarges
-    the target by the part x. Near misses have another stated ``target``, or a ``model`` that one range does not fit."""
+    noise, where S spreads like L^.65 (``adapts`` names which of the two), in ``chains`` independent runs. Falsified by
+    x, the test multiplies the target by 1 + x. Near misses: another stated ``target``, or ``model``."""
     tests = []
     for adapt in adapts:
         dist = model or MODELS["Gaussian" if adapt == "range" else "fractional"]

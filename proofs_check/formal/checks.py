@@ -23,8 +23,7 @@ def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = Fa
     Outcome
         Margin 0 if all are proved as reviewed, else minus the number of those that are not, so that the check fails.
         With ``refuted`` the theorems are negations of near misses: the margin is -1 if they are proved, else 0.
-        ``not_run`` says so if there is no Coq.
-    """
+        ``not_run`` says so if there is no Coq."""
     known = reviewed()
     try:
         found = printed()

@@ -64,14 +64,12 @@ def printed(folder: Path = SCRIPTS) -> dict[str, str]:
     CoqMissing
         If there is no coqc on the PATH.
     CoqRefused
-        If coqc does not accept a script.
-    """
+        If coqc does not accept a script."""
     return blocks(answered(folder))
 
 
 def answered(folder: Path = SCRIPTS) -> str:
-    """Return all that Coq prints of the scripts of ``folder`` as one text, which `printed` splits by theorem. Raises
-    what `printed` raises."""
+    """Return what Coq prints of the scripts of ``folder`` as one text for all theorems. Raises like `printed`."""
     program = shutil.which("coqc")
     if program is None:
         raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")

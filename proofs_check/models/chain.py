@@ -14,8 +14,8 @@ from proofs_check.models.base import SummedTokens, numbers_of
 
 
 class GivenLength(NamedTuple):
-    """Exact numbers of one length l: its probability under the old policy, the mean (nats) and variance (nats squared)
-    of S, and the ratio p_new(l)/p_old(l)."""
+    """Exact numbers of one length: its probability under the old policy, the mean (nats) and variance (nats squared) of
+    S, and ``ratio``, that probability under the new policy over it."""
 
     probability: float
     mean: float
@@ -34,9 +34,7 @@ class StoppedChain(SummedTokens):
     start : array (K,)
         Probabilities of the first state, the same for the old and the new policy.
     moves, ends : arrays (2, K, K), (2, K)
-        Probabilities of the old and of the new policy; each row of moves with its end sums to 1. Both are 0 at the same
-        places.
-    """
+        Probabilities of the old and the new policy; a row of moves with its end sums to 1. Both have the same zeros."""
 
     start: Floats
     moves: Floats
@@ -113,8 +111,8 @@ class StoppedChain(SummedTokens):
         return total
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw the token log-ratios of responses of one length under the old policy, (draws, length); the last has the
-        end's too."""
+        """Draw token log-ratios of responses of one length by the old policy, (draws, length), the end's in the
+        last."""
         step, last = self.steps
         start, dists = self.paths_given(0, length)
         state, s = np.searchsorted(np.cumsum(start)[:-1], rng.random(draws), side="right"), np.zeros((draws, length))

@@ -103,8 +103,7 @@ class ScaledStudent(ScaleFamily):
 
 @dataclass(frozen=True)
 class Heteroscedastic(ScaleFamily):
-    """S of length l is N(mu l, sigma_l^2 l) with sigma_l = sigma (l/l0)^beta: the scale changes with the length (T3)
-    and is sigma at the length l0."""
+    """S of length l is N(mu l, sigma_l^2 l): the scale sigma_l = sigma (l/l0)^beta changes with the length (T3)."""
 
     beta: float = 0.1
     l0: float = 100.0

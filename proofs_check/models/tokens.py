@@ -39,8 +39,7 @@ class ExponentialTokens(WithMoments):
 
 @dataclass(frozen=True)
 class TokenByToken(SummedTokens):
-    """A token model whose S is drawn as the sum over a path of tokens: slow, but independent of the model's formula for
-    the distribution of S."""
+    """A token model whose S is drawn as the sum over a path of tokens: slow, but without a formula."""
 
     tokens: TokenModel
 
@@ -68,8 +67,7 @@ class StudentTokens(SummedTokens, WithMoments):
 
     @property
     def rho3(self) -> float:
-        """rho3 of T4, E|s - mu|^3 / sigma^3, of a token log-ratio s with a Student t distribution; infinite if df <=
-        3."""
+        """The third moment E|s - mu|^3 / sigma^3 (rho3 of T4) of a Student-t token log-ratio s; infinite if df <= 3."""
         if self.df <= 3:
             return math.inf
         log_moment = special.gammaln((self.df - 3) / 2) - special.gammaln(self.df / 2)
@@ -123,8 +121,7 @@ class StudentTokens(SummedTokens, WithMoments):
 
 @dataclass(frozen=True)
 class MarkovTokens(SummedTokens, WithMoments):
-    """Gaussian token log-ratios, whose mean and variance depend on the state of a stationary Markov chain with states 0
-    and 1 (T4).
+    """Gaussian token log-ratios, of mean and variance that depend on the state, 0 or 1, of a stationary Markov chain.
 
     ``sigma`` is the long-run scale.
 
@@ -137,8 +134,7 @@ class MarkovTokens(SummedTokens, WithMoments):
     mean_part : float in [0, 1)
         Part of the long-run variance that comes from the states' different means; state 1 has the higher mean.
     noise_ratio : float > 0
-        Variance of a token in state 1 over that in state 0.
-    """
+        Variance of a token in state 1 over that in state 0."""
 
     persistence: float = 0.8
     share: float = 0.3

@@ -20,8 +20,8 @@ as arguments of `make_chain`.
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
     """Return the logits ``theta`` (T, V + 1, V + 1) with -inf for every next symbol that truncated sampling leaves out.
-    Top-p keeps the fewest most likely symbols whose probability is at least ``top_p`` in (0, 1], top-k at most
-    ``top_k``, the most likely ones."""
+    Top-p keeps the fewest most likely symbols that sum to at least ``top_p`` in (0, 1], top-k the ``top_k`` most
+    likely."""
     order = np.argsort(-theta, axis=-1, kind="stable")
     ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)
     keep = np.cumsum(ranked, axis=-1) - ranked < top_p - 1e-12
@@ -40,8 +40,7 @@ class Chain(SmallPolicy):
     ----------
     sampling, draw : arrays (T, V + 1, V + 1)
         Logits of the weights that sampled, and of the distribution that draws: the same after the sampler's numerics,
-        temperature, top-p and top-k, -inf for a symbol that the sampler cannot draw.
-    """
+        temperature, top-p and top-k, -inf for a symbol that the sampler cannot draw."""
 
     sampling: Floats
     draw: Floats
@@ -98,8 +97,7 @@ def make_chain(
     """Return a `Chain` with random logits of the sampling weights. The old weights' logits are ``step`` times random
     numbers away from them, the new weights' so far away from the old ones'. It has ``vocabulary`` symbols beside the
     end and responses up to ``max_length`` tokens. The logits of the distribution that draws are those of the sampling
-    weights plus ``noise`` times standard normal numbers, divided by the temperature and then truncated to top-p and
-    top-k."""
+    weights plus ``noise`` times standard normal numbers, divided by the temperature and then truncated."""
     shape = (max_length, vocabulary + 1, vocabulary + 1)
     sampling = rng.standard_normal(shape)
     draw = truncated((sampling + noise * rng.standard_normal(shape)) / temperature, top_p, top_k)

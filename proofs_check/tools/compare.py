@@ -98,16 +98,16 @@ def mean_is(samples: np.ndarray, expected: ArrayLike) -> Outcome:
 
 
 def equal(stated: ArrayLike, exact: ArrayLike, tolerance: float, note: str = "") -> Test:
-    """Test that stated values are the exact ones up to the relative error ``tolerance``; the test's x > 0 enlarges them
-    by the part x."""
+    """Test stated values against exact ones, to a relative ``tolerance``. Falsified by x, the test multiplies the
+    stated ones by 1 + x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: close(stated * (1 + x), exact, tolerance, note)
 
 
 def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: ArrayLike = "") -> Parts:
-    """Test that values are at most their bounds > 0, both (N,). The test's x > 0 multiplies the bounds by 1 - x. The
-    margin is the least 1 - value/bound, plus ``rounding``, an allowance. Values that have the same ``kind`` (N,) are
-    one part of the test."""
+    """Test that values are at most their bounds > 0, both (N,). Falsified by x, the test multiplies the bounds by 1 -
+    x. The margin is the least 1 - value/bound plus the allowance ``rounding``. Values that have the same ``kind`` (N,)
+    are one part of the test."""
     part, kinds = np.asarray(values, np.float64) / np.asarray(bounds, np.float64), np.asarray(kind)
 
     def test(part: np.ndarray) -> Test:
@@ -119,7 +119,7 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
 
 def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: ArrayLike, unit: str) -> Test:
     """Test that each vector found is the stated one of the same place, up to the distance ``tolerance`` (one number, or
-    one for each pair); ``unit`` names it. The test's x > 0 multiplies the stated vectors by 1 + x."""
+    one for each pair); ``unit`` names it. Falsified by x, the test multiplies the stated vectors by 1 + x."""
     pairs = [(np.atleast_1d(one), np.atleast_1d(other)) for one, other in zip(found, stated, strict=True)]
 
     def test(x: float) -> Outcome:
@@ -140,21 +140,21 @@ def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: 
 
 
 def shares(counts: ArrayLike, trials: ArrayLike, stated: ArrayLike) -> Test:
-    """Test counts (K,) of events among trials against stated probabilities (K,) by `frequencies`. The test's x > 0
+    """Test counts (K,) of events in trials against stated probabilities (K,) (`frequencies`). Falsified by x, the test
     multiplies the stated ones by 1 - x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: frequencies(counts, trials, stated * (1 - x))
 
 
 def alike(counts: ArrayLike, trials: ArrayLike) -> Test:
-    """Test that K events, with ``counts`` (K,) among ``trials``, have the same probability (`homogeneous`). With x > 0
-    the test states a probability that falls evenly by the part x from the first event to the last."""
+    """Test that K events, with ``counts`` (K,) among ``trials``, have the same probability (`homogeneous`). Falsified
+    by x, the test states probabilities that fall evenly, for the last event to 1 - x times that of the first."""
     return lambda x: homogeneous(counts, trials, pattern=np.linspace(1, 1 - x, np.size(counts)))
 
 
 def means(samples: np.ndarray, stated: ArrayLike) -> Test:
-    """Test the means of the K columns of ``samples`` (N, K) against stated values (K,) by `mean_is`. The test's x > 0
-    multiplies the stated ones by 1 + x."""
+    """Test the means of K columns of ``samples`` (N, K) against stated ones (K,). Falsified by x, the test multiplies
+    the stated ones by 1 + x."""
     stated = np.asarray(stated, np.float64)
     return lambda x: mean_is(samples, stated * (1 + x))
 

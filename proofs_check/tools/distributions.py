@@ -38,8 +38,8 @@ def skewed(z: Floats) -> Floats:
 
 
 def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floats:
-    """Return the share of responses that a rule's band accepts at each length l (K,), if (R - m l)/l^H of the log-ratio
-    R has the distribution function ``dist``. The band's centre is m l nats."""
+    """Return the share of responses that a rule's band accepts at each of ``lengths`` l (K,). The log-ratio R less m l,
+    over l^H, has the distribution function ``dist`` at every length; m l nats is also the band's centre."""
     lo, hi = rule.band(lengths, m)
     return dist((hi - m * lengths) / lengths**H) - dist((lo - m * lengths) / lengths**H)
 
@@ -47,8 +47,7 @@ def accepted(rule: Rule, lengths: Floats, dist: Cdf, H: float, m: float) -> Floa
 def band_counts(
     rng: np.random.Generator, rule: Rule, model: LogRatioModel, lengths: np.ndarray, draws: int
 ) -> np.ndarray:
-    """Draw S ``draws`` times from ``model`` for each of K lengths; return how many are in the band of ``rule``,
-    (K,)."""
+    """Draw S ``draws`` times from ``model`` for K lengths; return how many the band of ``rule`` holds, (K,)."""
     n = np.broadcast_to(lengths, (draws, lengths.size))
     m = rule.centre(matching_means(model)) if rule.needs_stats else 0.0
     applied = rule.apply(model.sample(rng, n), n, np.ones_like(n), m)
@@ -56,14 +55,13 @@ def band_counts(
 
 
 def mask(c_lo: float, c_hi: float, gamma: float) -> Rule:
-    """Return the rule that masks responses whose engine log-ratio E lies outside m L + L^gamma [-c_lo, c_hi], nats,
-    with the drift m of ``kl``, nats per token."""
+    """Return the rule that masks responses whose engine log-ratio E lies outside m L + L^gamma [-c_lo, c_hi], nats, at
+    the length L; m is the drift of the kind ``kl``, nats per token."""
     return Rule("power", c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")
 
 
 class Discrete(NamedTuple):
-    """A distribution of a few values, multiples of 1/8, with whole numbers as weights: float64 is exact, and
-    probabilities are counts."""
+    """A distribution of a few values, multiples of 1/8, with whole numbers as weights, so that float64 is exact."""
 
     values: np.ndarray
     weights: np.ndarray

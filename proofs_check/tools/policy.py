@@ -27,16 +27,14 @@ class PolicyResponses:
     symbols : int array (N, T)
         Symbols, padded with -1 after the end.
     lengths : int array (N,)
-        Number of symbols, the end symbol included; T if the response was cut off.
-    """
+        Number of symbols, the end symbol included; T if the response was cut off."""
 
     symbols: np.ndarray
     lengths: np.ndarray
 
 
 def all_responses(vocabulary: int, max_length: int) -> PolicyResponses:
-    """Return all responses over ``vocabulary`` symbols and the end symbol: ended ones, and cut off at
-    ``max_length``."""
+    """Return all responses of ``vocabulary`` symbols and the end symbol, those cut off at ``max_length`` too."""
     if vocabulary < 1 or max_length < 1:
         raise UserError("a policy needs at least one symbol and one position")
     rows, of = [], range(vocabulary)
@@ -62,7 +60,7 @@ def next_symbol(theta: Floats) -> Floats:
 
 
 def scores(theta: Floats, responses: PolicyResponses) -> Floats:
-    """Return psi of each response y, (N, theta.size): the gradient of log pi(y) with respect to the logits theta."""
+    """Return each response's score, (N, theta.size): the gradient of its log-probability in the logits ``theta``."""
     pi = next_symbol(theta)
     _, previous, symbol, live = states(theta, responses)
     psi = np.zeros((responses.lengths.size, *theta.shape))
@@ -104,8 +102,7 @@ class SmallPolicy:
     responses : PolicyResponses
         All N responses that the policy can draw.
     advantages : array (N,)
-        The advantage of each response.
-    """
+        The advantage of each response."""
 
     old: Floats
     new: Floats
@@ -187,16 +184,16 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 
 
 def strata(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return T7's numbers of the K lengths of a small policy, exact sums over all its responses with A != 0.
+    """Return T7's numbers of the K lengths of a small policy as strata, exact sums over all its responses with A != 0.
 
     Returns
     -------
     p : array (K,)
-        P(L = l, A != 0) under the old policy; the sum is below 1 where some A = 0.
+        Probability of the length with A != 0 under the old policy; the sum is below 1 where some A = 0.
     g, clipped : arrays (K, D)
-        E[w A psi | l] and, clipped by ``rule``, c_l = E[M w A psi | l], both over A != 0; D = new.size.
+        Mean of w A psi at the length and, clipped by ``rule``, of M w A psi, for D logits.
     a : array (K,)
-        E[M | l] (a_upd) under drop, else E[M w | l] / E[w | l] (b).
+        Update acceptance at the length, the mean of M, under drop; else weight acceptance, sum of M w over that of w.
     """
     keep = np.flatnonzero(bandit.advantages != 0)
     mass = bandit.p_old[keep]

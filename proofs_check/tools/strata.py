@@ -13,8 +13,8 @@ from fspo.theory import Floats
 
 @dataclass(frozen=True)
 class Strata:
-    """Inputs of the cosine lemma for K strata: shares p and normalisers a (K,), mean gradients without the rule, g, and
-    with it, clipped, (K, D)."""
+    """Inputs of the cosine lemma (T7) for K strata: shares ``p`` (K,), mean gradients without the rule, ``g``, and with
+    it, ``clipped``, (K, D) both, and acceptances ``a`` (K,)."""
 
     p: Floats
     g: Floats
@@ -27,8 +27,7 @@ class Strata:
 
     def sine(self) -> float:
         """Return the sine of the angle between unclipped and clipped gradient, 1 if it is 90 degrees or more. It is
-        computed from the part of the clipped gradient orthogonal to the unclipped one, since 1 - cosine^2 would lose
-        digits."""
+        computed from the part of the clipped gradient orthogonal to the unclipped one, as 1 - cosine^2 loses digits."""
         true, update = self.p @ self.g, self.p @ self.clipped
         along = float(true @ update) / float(true @ true)
         if not along > 0:
@@ -39,8 +38,8 @@ class Strata:
 def sharp_strata(rho: float, eps: float = 0.5, inside: float = 0.0, orthogonal: bool = True) -> Strata:
     """Return T7s's two strata, whose clipped and unclipped gradient have the cosine sqrt(1 - rho^2). The unclipped
     gradient is g = (1, 0), LRE_inf is ``eps``, and the error e, clipped less unclipped gradient, has the norm rho and
-    is orthogonal to g + e, or to g if ``orthogonal`` is False (a near miss). The part ``inside`` of e is lost inside
-    the strata, the rest by their unequal acceptances."""
+    is orthogonal to g + e, or to g if ``orthogonal`` is False (a near miss). Of e the part ``inside`` (0 to 1) is lost
+    inside the strata, the rest by their unequal acceptances."""
     e = rho * (np.array([-rho, math.sqrt((1 - rho) * (1 + rho))]) if orthogonal else np.array([0.0, 1.0]))
     v, a = (1 - inside) * e / eps, np.array([1 + eps, 1 - eps])
     g = np.array([1.0, 0.0]) + np.stack([v, -v])

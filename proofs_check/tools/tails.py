@@ -11,7 +11,8 @@ from scipy import optimize, special
 
 
 class Changed(NamedTuple):
-    """A distribution F of X/L^H of the changed responses: ``tail`` is 1 - F, at an mpmath number, ``quantile`` F^-1."""
+    """A distribution of the excess X, over L^H, of changed responses: ``tail`` gives the probability beyond an mpmath
+    number, ``quantile`` the inverse of the distribution function."""
 
     tail: Callable[[Any], Any]
     quantile: Callable[[float], float]
@@ -44,20 +45,21 @@ def inverse(cdf: Callable[[float], float]) -> Callable[[float], float]:
 
 
 class Component(NamedTuple):
-    """A component of a mixture (T10 (b)) near a length: ``tail(z, q)`` is its P(X > q) at the log length z, and
-    ``growth(z, t)`` the slope in z of the log of its quantile with the tail t."""
+    """A component of a mixture (T10 (b)) of distributions of the excess X: ``tail(z, q)`` is the probability that X > q
+    at the log length z, and ``growth(z, t)`` the slope in z of the log of that q at which this probability is t."""
 
     tail: Callable[[Any, Any], Any]
     growth: Callable[[Any, Any], Any]
 
 
 def scaled(dist: Changed, H: float) -> Component:
-    """Return the component of which X/l^H has the distribution ``dist`` at every length l."""
+    """Return the component of which the excess X over l^H has the distribution ``dist`` at every length l."""
     return Component(lambda z, q: dist.tail(q * mp.exp(-H * z)), lambda z, t: H)
 
 
 def log_logistic(H: float, power: float, slope: float) -> Component:
-    """Return a component with the tail 1/(1 + (q/l^H)^k), where k = ``power`` + ``slope`` log l changes with l."""
+    """Return a component whose excess X exceeds q with probability 1/(1 + (q/l^H)^k) at the length l; the power k =
+    ``power`` + ``slope`` log l changes with l."""
 
     def k(z: Any) -> Any:
         return power + slope * z
@@ -73,8 +75,8 @@ UNCHANGED = Component(lambda z, q: mp.mpf(0), lambda z, t: mp.mpf(0))
 
 
 class Mixture(NamedTuple):
-    """A mixture of the components ``dists``, with shares proportional to exp(level + slope log l) at the length l.
-    ``tail`` is 1 - alpha, the tail of the quantile that `log_quantile` finds."""
+    """A mixture of the components ``dists``, each with a share proportional to exp(level + slope log l) at the length
+    l. ``tail`` is the probability that the excess exceeds the quantile which `log_quantile` finds."""
 
     dists: list[Component]
     level: list[float]
@@ -87,7 +89,7 @@ class Mixture(NamedTuple):
         return [x / mp.fsum(raw) for x in raw]
 
     def log_quantile(self, z: Any) -> Any:
-        """Return the log of the mixture's quantile with the tail ``tail`` at the log length z, by root search."""
+        """Return the log of the excess that is exceeded with the probability ``tail`` at the log length z."""
         pi = self.shares(z)
 
         def beyond(y: Any) -> Any:
@@ -97,7 +99,7 @@ class Mixture(NamedTuple):
 
 
 class FarTail(NamedTuple):
-    """A tail 1 - F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; the tail falls like x^-k
+    """A distribution F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; 1 - F falls like x^-k
     (``k`` infinity if faster than any power). ``steps`` are numbers n at which the limit is looked at, y about n^2."""
 
     log_z: Callable[[Any], Any]
@@ -106,13 +108,13 @@ class FarTail(NamedTuple):
 
 
 def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function ``log_z`` of `FarTail` for ``tail`` by root search, which starts at ``guess(y)``."""
+    """Return the function ``log_z`` of `FarTail`, from y = -log of the probability beyond x to log x, by search."""
     return lambda y: mp.findroot(lambda t: mp.log(tail(mp.exp(t))) + y, (guess(y), guess(y) * (1 + mp.mpf(10) ** -6)))
 
 
 def in_steps(y: Any) -> Any:
-    """Return `FarTail.log_z` at y of a distribution that is lighter than any power and falls in steps: 1 - F is
-    e^(-n^2) at 4^n and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between. Its tail is not rapidly varying."""
+    """Return the log of the x beyond which the probability e^-y lies, for a distribution that is lighter than any power
+    and falls in steps: 1 - F is e^(-n^2) at 4^n and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between."""
     n = int(mp.floor(mp.sqrt(y)))
     flat, past = mp.mpf(2) ** -n, y - n**2
     if past <= flat:
