@@ -6,6 +6,7 @@ takes half a minute.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def no_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, but their files stay empty: writing those takes most of the time."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, file, **_: Path(file).touch())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -58,6 +58,9 @@ def levels(tree: ast.AST) -> Iterator[int]:
             yield from (node.lineno for target in targets if LEVEL_NAMES.search(ast.unparse(target)))
 
 
+TEXTS = {path: {text.value for text in literals(tree)} for path, tree in TREES.items()}
+
+
 def test_the_confidence_level_stands_once():
     assert [path for path, tree in TREES.items() for _ in levels(tree)] == ["fspo/stats/intervals.py"]
     for line in ("t.ppf(0.975, n)", "def f(x, *, level=0.95): ...", "CONFIDENCE = 0.95", "A = 'Bars: 95 % intervals.'"):
@@ -68,24 +71,12 @@ def test_the_confidence_level_stands_once():
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "gradlog", "import.json", "summary.json"])
 def test_names_in_a_run_folder_stand_once(name: str):
-    found = [path for path, tree in TREES.items() if name in {text.value for text in literals(tree)}]
-    assert found == ["fspo/gradlog/run_folder.py"]
+    assert [path for path, texts in TEXTS.items() if name in texts] == ["fspo/gradlog/run_folder.py"]
 
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
-    # what an import makes columns of
-    others = {
-        "prompt",
-        "response",
-        "tokens",
-        "new",
-        "old",
-        "sampler",
-        "mask",
-        "token_weights",
-        "prompt_length",
-        "total_length",
-    }
+    others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    others |= {"token_weights", "prompt_length", "total_length"}
     for listed in (patient.READ, patient.IDS, usable.ROW_COLUMNS):
         assert set(listed) <= set(LOG_COLUMNS)
     assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)

@@ -39,6 +39,7 @@ OLD = {
     r"(negative|positive) controls?": "near miss",
 }
 """Old words, as regular expressions of whole words, and what is said instead."""
+ANY = re.compile(rf"\b({'|'.join(OLD)})\b", re.IGNORECASE)
 ALLOWED = (
     r"\bcuts? (off|into|after|short|to)\b",  # responses at the length limit, files, what is divided
     r"\bcut (\w+ ){0,2}at the length limit\b",
@@ -75,6 +76,8 @@ def left(name: str) -> list[tuple[int, str, str]]:
         line = re.sub(
             r"``.*?``|`[^`]*`|--[\w.-]+|https?:\S+|\]\([^)]*\)|^ +[\w, ]+ : .*", "``", line
         )  # and "name : type"
+        if not ANY.search(line):
+            continue
         for pattern in ALLOWED:
             line = re.sub(pattern, "", line)
         for pattern, new in OLD.items():
@@ -96,7 +99,7 @@ def test_no_old_word_is_left() -> None:
 
 @pytest.mark.parametrize("line", ["which rows it cuts", "one law", "a window of rollouts", "the finding's cure"])
 def test_old_words_are_seen(line: str) -> None:
-    assert any(re.search(rf"\b({pattern})\b", line) for pattern in OLD)
+    assert ANY.search(line)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,6 @@ def drawn_texts(fig, monkeypatch) -> list[tuple[str, float, tuple[float, float, 
         return draw(self, renderer, *args, **kwargs)
 
     FigureCanvasAgg(fig)
-    fig.draw_without_rendering()  # the layout settles
     monkeypatch.setattr(Text, "draw", watched)
     fig.draw_without_rendering()
     monkeypatch.undo()

@@ -19,6 +19,7 @@ from tests.analysis.conftest import Plan, write_log
 from tests.figures.conftest import write_run
 
 
+@pytest.mark.usefixtures("no_pixels")
 def test_figures_of_another_ratio_say_so(tmp_path):
     run = write_log(tmp_path / "run", Plan(rollouts=2, engine=0.05, correction=correction("mis", on="engine")))
     analyse_runs([run], Options(draws=2, bins=3, targets=(0.9,), on="engine"))

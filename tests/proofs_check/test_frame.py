@@ -134,8 +134,8 @@ def test_seed_reproduces_rows_and_selection_does_not_change_them():
 
 
 def test_two_processes_give_the_same_rows_beside_a_check_outside_the_catalogue():
-    quick = select(CHECKS, ["T11"])
-    assert {c.method for c in quick} >= {Method.SIMULATED, Method.ENUMERATED}
+    quick = select(CHECKS, ["T2"])
+    assert {c.method for c in quick} >= {Method.SIMULATED, Method.ATTACKED}
     chosen = [check(margin(0.25), name="own"), *quick]
     one, two = run_checks(chosen, seed=3), run_checks(chosen, seed=3, jobs=2)
     assert [(r.name, r.verdict, r.near_misses) for r in one] == [(r.name, r.verdict, r.near_misses) for r in two]

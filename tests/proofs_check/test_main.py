@@ -32,12 +32,12 @@ def made(verdict: float, near_miss: float = -1.0, name: str = "a_b & 50 % | x") 
 
 
 def test_a_real_run_writes_the_report_and_exits_0(tmp_path):
-    done = run("--only", "T2,T11", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
+    done = run("--only", "T2,T12", "--jobs", "1", "--seed", "4", "--strict", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "near misses fail, as they must" in done.stdout
     assert "check" in done.stderr  # the progress bar
     data = json.loads((tmp_path / "report/proofs_check.json").read_text())
-    assert {row["id"] for row in data["rows"]} == {"T2", "T11"}
+    assert {row["id"] for row in data["rows"]} == {"T2", "T12"}
     assert {"id", "method", "verdict", "margin", "near_misses", "seconds"} <= set(data["rows"][0])
     assert data["exit_status"] == 0
     assert [path.name for path in (tmp_path / "report").iterdir()] == ["proofs_check.json"]

@@ -1,11 +1,9 @@
 """Every next command that a command prints runs on what is there, whatever was imported."""
 
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from fspo.__main__ import main
 from tests.analysis.importing.made import write
@@ -70,11 +68,11 @@ INPUTS = {
 }
 
 
+@pytest.mark.usefixtures("no_pixels")
 @pytest.mark.parametrize("name", INPUTS)
 def test_the_next_commands_run(name, tmp_path, monkeypatch, capsys):
     table, expected = INPUTS[name]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Figure, "savefig", lambda self, part, **_: Path(part).touch())  # drawn, but not in pixels
     write(tmp_path / "made.jsonl", table)
     waiting, done = ["fspo import made.jsonl --output run"], []
     for command in waiting:

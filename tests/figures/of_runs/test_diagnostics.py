@@ -57,6 +57,7 @@ def by_entropy(case_tables, tmp_path_factory):
     return runs
 
 
+@pytest.mark.usefixtures("no_pixels")
 def test_other_partitions_have_names_of_their_own(by_entropy, tmp_path, capsys):
     assert main([*map(str, by_entropy), "--by", "entropy", "--output", str(tmp_path)]) == 0
     captions = json.loads((tmp_path / "captions-by-entropy.json").read_text())

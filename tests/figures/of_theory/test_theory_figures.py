@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -197,7 +198,9 @@ def test_nothing_is_cut_off_overlaps_or_is_too_small(tables, monkeypatch, name, 
         assert_legible(find_module(name).figure(tables, style), style, monkeypatch)
 
 
-def test_the_command_draws_them_all_with_their_numbers(tmp_path, capsys):
+@pytest.mark.usefixtures("no_pixels")
+def test_the_command_draws_them_all_with_their_numbers(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(numbers, "theory_tables", partial(theory_tables, draws=1_000))
     assert main(["--theory", "--output", str(tmp_path), "--width", "icml-column"]) == 0
     captions = json.loads((tmp_path / "captions.json").read_text())
     assert [c["name"] for c in captions] == list(FIGURES)
