@@ -246,14 +246,14 @@ def aggregate(
     ``config.constant_length``.
 
     ========== ============================= =================================================================
-    name       formula                       what the length does ========== =============================
-    ================================================================= response   mean_i J_i                    fair for
-    sequence rules: each response counts once. Token terms
+    name       formula                       what the length does
+    ========== ============================= =================================================================
+    response   mean_i J_i                    fair for sequence rules: each response counts once. Token terms
                                              are summed, ``J_i = sum_t j_it``: long responses move more.
-    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less token
-    sum_it j_it / sum_i L_i       a response counts in proportion to its length constant   sum_it j_it / (B C)
-    the weights of "token", with a denominator that no length can change ========== =============================
-    =================================================================
+    sequence   mean_i (1/L_i) sum_t j_it     each response counts once; a token of a long response counts less
+    token      sum_it j_it / sum_i L_i       a response counts in proportion to its length
+    constant   sum_it j_it / (B C)           the weights of "token", with a denominator that no length can change
+    ========== ============================= =================================================================
 
     A sequence rule has one term J_i for each response, and each of its tokens gets that term (j_it = J_i). Then
     "sequence" equals "response", while "token" and "constant" weight responses by their length, which undoes a band

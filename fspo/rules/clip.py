@@ -120,12 +120,12 @@ class Clip(NamedTuple):
 
     ============ ==================================================================== ===========================
     ``outside``  rows that are clipped                                                weight of a clipped row
-    ============ ==================================================================== =========================== drop
-    A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO) truncate     the rows
-    that "drop" clips                                           the weight at the edge cap          above the band,
-    whatever the sign of A                               the weight at the edge mask         above or below the band,
-    whatever the sign of A                      0 ============
-    ==================================================================== ===========================
+    ============ ==================================================================== ===========================
+    drop         A > 0: above the band; A < 0: below it, or above the dual edge       0 (as by the min in PPO)
+    truncate     the rows that "drop" clips                                           the weight at the edge
+    cap          above the band, whatever the sign of A                               the weight at the edge
+    mask         above or below the band, whatever the sign of A                      0
+    ============ ==================================================================== ===========================
 
     A row is a response, or a token under a rule by tokens. A row with A = 0 is never clipped, because it has no
     gradient under any rule; nor is a row whose S is NaN.

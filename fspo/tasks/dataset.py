@@ -41,7 +41,7 @@ class DatasetConfig:
         text; of a text that holds ``####``, only what follows it. A dot leads into a nested column. By default the
         first pair in `fspo.tasks.known_sets.COLUMNS` that the first row has.
     suffix : str
-        Text put after a prompt, for example ``"\nPut the final answer in \boxed{}."``.
+        Text put after a prompt, for example ``"\\nPut the final answer in \\boxed{}."``.
     judge : VerifierConfig
         The verifier and its limits.
     """
