@@ -128,7 +128,8 @@ class Doctor:
         rows = self.kept.joined()
         notes, imported = [*self.notes, *self.kept.notes()], self.kept.imported
         metrics = metrics_of(self.path, notes)
-        patient = Patient(self.rule, self.aggregation, rows, frozenset(self.kept.valued), metrics)
+        tokens = digest_of(self.path)
+        patient = Patient(self.rule, self.aggregation, rows, frozenset(self.kept.valued), metrics, tokens)
         self.scalars = bool(metrics)
         fair, selected = by_rewards(rows)
         limit = _setting(self.config, "sampling", "max_new_tokens")
@@ -143,7 +144,7 @@ class Doctor:
             "estimator": estimator(rows, _of_preset(self.config, "advantage"), imported=imported),
             "log": succession(rollouts, imported=imported, selected=selected),
             "length_pile": length_pile(rows, limit if isinstance(limit, int) else None),
-            "mismatch": mismatch.answer(self.correction, same=_one_program(self.config), tokens=digest_of(self.path)),
+            "mismatch": mismatch.answer(self.correction, same=_one_program(self.config), tokens=tokens),
             "staleness": staleness(rows, self.correction is not None, imported=imported),
         }
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}

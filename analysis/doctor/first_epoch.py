@@ -77,10 +77,9 @@ class FirstEpoch:
         x, k3, square = S, rows["k3_sum"], rows["sum_sq_log_ratio"]
         if self.mismatch.n and self.mismatch.rms > FLOAT32:
             x, k3, square = S + E, rows["total_k3_sum"], rows["total_sum_sq"]
-        lag = rows["policy_version"] - since - rows["behaviour_version"]
         # Rows of older weights without a rollout-policy ratio are left out: if D, the part of the policy lag, is
         # unknown, no tested equality holds for S (T13).
-        stale = (lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
+        stale = (rows.lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         x, k3, at, self.square = x[fresh], k3[fresh], rollout[fresh], square[fresh]
         self.S, self.k3 = x, k3

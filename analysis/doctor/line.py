@@ -173,15 +173,9 @@ class Line:
         return int(large[0]) if len(large) else None
 
     def began(self) -> int:
-        """Return the rollout from which on x grows: of all broken lines that are level up to one rollout and have a
-        slope after it, the one that best fits the root mean squares of x / sqrt(L) of the rollouts bends there."""
-        number, size = self.by_rollout[0], np.sqrt(self.by_rollout[1])
-
-        def rest(before: int) -> float:
-            bent = np.stack([np.ones(len(size)), np.maximum(np.arange(len(size)) - before, 0)], 1)
-            return float(np.sum((size - bent @ np.linalg.lstsq(bent, size)[0]) ** 2))
-
-        return int(number[min(range(len(number) - 1), key=rest) + 1])
+        """Return the rollout from which on the root mean square of x / sqrt(L) of the rollouts rises (`bend`)."""
+        number, mean = self.by_rollout
+        return int(number[bend(np.sqrt(mean))])
 
     @cached_property
     def above_0(self) -> bool:
@@ -272,3 +266,14 @@ def rises(x: Floats) -> bool:
 
     tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)), x)))
     return tau > 0 and p < 1e-3
+
+
+def bend(x: Floats) -> int:
+    """Return the index from which on the values x (N,) rise: of all broken lines that are level up to one value and
+    have a slope after it, the one that fits x best bends there."""
+
+    def rest(before: int) -> float:
+        bent = np.stack([np.ones(len(x)), np.maximum(np.arange(len(x)) - before, 0)], 1)
+        return float(np.sum((x - bent @ np.linalg.lstsq(bent, x)[0]) ** 2))
+
+    return min(range(len(x) - 1), key=rest) + 1

@@ -12,7 +12,7 @@ from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.line import FLOAT32, LOOK, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
-from analysis.importing.watch import CAUSES, Noticed, TokenDigest
+from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
 from fspo.rules import CORRECTIONS, Rule, TokenMeans, importance_weight
@@ -46,6 +46,9 @@ RIVALS = {
 }
 """Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
 USED = "the correction in use takes from"
+LAG = "it is the policy lag"
+LEFT_OUT = ("placeholder", "mask")
+"""Causes whose tokens the import leaves out, so that the others tell what is wrong besides."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Mismatch:
         Whether x is E.
     k3 : float array (n,)
         The sum of e^s - 1 - s over the token log-ratios s of x, NaN where unknown, of the line's rows.
+    lag : float array (n,)
+        Policy lag of the line's rows (`Rows.lag`), updates, NaN where unknown.
     weight, token, below : AnytimeMean
         Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
         ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
@@ -69,6 +74,7 @@ class Mismatch:
     line: Line
     of_E: bool
     k3: Floats
+    lag: Floats
     weight: AnytimeMean
     token: AnytimeMean
     below: AnytimeMean
@@ -78,7 +84,7 @@ class Mismatch:
         """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks the rows that would be logged whatever
         their reward."""
         first = rows.first & (rows["length"] >= 1)
-        both, rows = ratio(rows.columns, "behaviour")[first], rows.take(first)
+        lag, both, rows = rows.lag[first], ratio(rows.columns, "behaviour")[first], rows.take(first)
         E, rollout = rows["engine_log_ratio"], rows["rollout"]
         of_E = bool(np.isfinite(E).sum() >= MIN_ROWS)
         x, k3 = (E, rows["engine_k3_sum"]) if of_E else (both, rows["behaviour_k3_sum"])
@@ -90,7 +96,7 @@ class Mismatch:
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
         below = AnytimeMean.of(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed], EACH)
-        return Mismatch(line, of_E, k3[np.isfinite(x)], weight, token, below)
+        return Mismatch(line, of_E, k3[np.isfinite(x)], lag[np.isfinite(x)], weight, token, below)
 
     def answer(
         self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
@@ -111,43 +117,22 @@ class Mismatch:
             What the import noticed about the table's tokens.
         """
         line = self.line
-        cause = CAUSES.get(tokens.cause) if tokens is not None and tokens.sampler else None
-        if line.n < MIN_ROWS and cause is None:
+        named = tokens.cause if tokens is not None and tokens.sampler else ""
+        if line.n < MIN_ROWS and not named:
             return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
         x = "E" if self.of_E else "D + E"
-        mean, low, high = self.weight.interval()
-        growth, since, noise = line.growth(), line.since(), False
-        (deviation, each_root), (rise, last) = line.spread, line.rise() if line.n else (1.0, 0.0)
-        if tokens is not None and cause is not None:
-            what, fix = f"{cause[0]}{_where(tokens)}", cause[1]
+        what, fix, since, noise = self._cause(same) if line.n else ("", "", None, False)
+        places = tokens.places() if tokens is not None and tokens.sampler else ""
+        if named:
+            cause, cure = CAUSES[named]
+            rest = what if named in LEFT_OUT else ""
+            fix, since = (f"{cure}; {fix}", since) if rest and not noise else (cure, line.since() if line.n else None)
+            what, noise = cause + places + f"; without these tokens: {rest}" * bool(rest), False
         elif carried := line.carried():
-            what, fix, since = carried + _where(tokens), LOOK, int(line.rollout[line.carriers].min())
-        elif broken := self._broken():
-            since = broken[1] if since is None else min(broken[1], since)
-            what = f"{broken[0]} (mean of the weight {1 + mean:.3g}, expected 1)"
-            fix = (
-                "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
-                "included), sum both over the same tokens, and compare weights and versions"
-            )
-        elif line.systematic():
-            what = f"it is small, and not noise alone: {line.cause(SAMPLER)}"
-            fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
-        elif same and line.rms > FLOAT32:
-            what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
-            fix = "compare temperature, weights' version and precision of sampler and trainer"
-        elif rise > RISE and last > LARGE / 4:
-            what = f"it rises over the run, {rise:.1f} times: the sampler leaves the trainer as weights move"
-            fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
-            since = line.began()
-        else:
-            what, since, noise = "noise: its mean is -E[k3], as of two distributions of which one drew", None, True
-            fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
-            if line.rms > LARGE:
-                what += ", but larger than bfloat16 makes it: coarser numbers (fp8, int8) or other weights sampled"
-                fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
+            what, fix, since, noise = carried + places, LOOK, int(line.rollout[line.carriers].min()), False
         groups, done = self.rivals(correction) if line.n else ([], {})
-        rivals = ", ".join(f"{name} {_listed([f'{100 * x:.3g}' for x in shares])} %" for name, shares in done.items())
-        rivals = f"Of responses of {_listed(groups)} {rivals}" if done else ""
+        mean, low, high = self.weight.interval()
+        growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
         evidence = (
             Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", 1 + mean, 1 + low, 1 + high),
             Evidence(f"exponent of L with which the spread of {x} grows", *growth),
@@ -156,18 +141,73 @@ class Mismatch:
         taken = max(done.get(USED, [0.0])[:2])
         if taken > MOST:
             what += f"; the correction in use takes {taken:.0%} of some lengths"
-            noise, fix = False, f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
-        if noise and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
+            fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
+        rivals = _told(groups, done if noise or line.carried() or taken > MOST else {})
+        if noise and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
             if line.rms <= FLOAT32:
                 return clear("sampler and trainer agree up to rounding", *evidence)
-            return clear(f"sampler and trainer differ as programs of another precision do. {rivals}", *evidence)
+            told = what if what.startswith(LAG) else "sampler and trainer differ as programs of another precision do"
+            return clear(f"{told}.{rivals}", *evidence)
         if noise or line.carried():
             fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
-        size = f"{x} of sampler and trainer{'' if self.of_E else ' (versions unknown: lag may be in it)'}: spread "
-        size += f"{each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
+        size = f"{x} of sampler and trainer has a spread of {each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
+        size = size if line.n else f"no response has a log-ratio {x}"
         size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
-        severity = Severity.INFO if noise else Severity.WARNING
-        return found(f"{size}: {what}. {rivals}", fix, *evidence, since=since, severity=severity)
+        if not self.of_E and noise and not np.isfinite(self.lag).any():
+            size += " (no versions: lag may be in it)"
+        severity = Severity.INFO if noise and taken <= MOST else Severity.WARNING
+        rivals = f".{rivals}" if rivals else ""
+        return found(f"{size}. {what[:1].upper()}{what[1:]}{rivals}", fix, *evidence, since=since, severity=severity)
+
+    def _cause(self, same: bool) -> tuple[str, str, int | None, bool]:
+        """Return what the responses' x shows, its fix, the rollout since when, and whether it is noise or lag."""
+        line = self.line
+        rise, last = line.rise()
+        if broken := self._broken():
+            what = f"{broken[0]} (mean of the weight {1 + self.weight.interval()[0]:.3g}, expected 1)"
+            fix = (
+                "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
+                "included), sum both over the same tokens, and compare weights and versions"
+            )
+            return what, fix, min(broken[1], line.since() or broken[1]), False
+        if line.systematic():
+            fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
+            return f"it is small, and not noise alone: {line.cause(SAMPLER)}", fix, line.since(), False
+        if same and line.rms > FLOAT32:
+            what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
+            return (
+                what,
+                "compare temperature, weights' version and precision of sampler and trainer",
+                line.since(),
+                False,
+            )
+        if not self.of_E and (of_lag := self._of_lag()):
+            fix = "sample with newer weights, or bound D + E; nothing is wrong with the tokens"
+            return of_lag, fix, None, True
+        if rise > RISE and last > LARGE / 4:
+            began = line.began()
+            what = f"from about rollout {began} on it rises, {rise:.1f} times: the sampler leaves the trainer"
+            fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
+            return what, fix, began, False
+        what = "noise: its mean is -E[k3], as of two distributions of which one drew"
+        fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
+        if line.rms > LARGE:
+            what += ", but larger than bfloat16 makes it: coarser numbers (fp8, int8) or other weights sampled"
+            fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
+        return what, fix, None, True
+
+    def _of_lag(self) -> str:
+        """Say how much larger x is where older weights sampled, if it is; else return ""."""
+        from scipy.stats import mannwhitneyu
+
+        new, old = self.line.size[self.lag == 0], self.line.size[self.lag > 0]
+        if min(len(new), len(old)) < MIN_ROWS or not mannwhitneyu(old, new, alternative="greater").pvalue < 1e-3:
+            return ""
+        sizes = [math.sqrt(size.mean()) for size in (new, old)]
+        return (
+            f"{LAG}: {sizes[1]:.2g} nats a root token in the {len(old)} responses that older weights "
+            f"sampled, {sizes[0]:.2g} in the {len(new)} of the newest weights"
+        )
 
     def _broken(self) -> tuple[str, int] | None:
         """Return the cause that a broken equality of the sampler shows, and the rollout after which it was certain."""
@@ -211,7 +251,7 @@ class Mismatch:
         n = np.bincount(octave)
         bins = np.flatnonzero((n > 0) & (n >= min(MIN_ROWS, n.sum() / 4))).tolist()
         groups = {f"{2**k} to {2 ** (k + 1) - 1} tokens": octave == k for k in (*bins[:1], *bins[-1:])}
-        groups["all lengths"] = octave >= 0
+        groups["all"] = octave >= 0
         A, done = np.ones_like(x), {}
         rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -x) / L)), 0.0)
         used = {USED: correction} if correction is not None and correction.level == "sequence" else {}
@@ -223,8 +263,10 @@ class Mismatch:
         return list(groups), done
 
 
-def _listed(parts: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+def _told(groups: list[str], done: dict[str, list[float]]) -> str:
+    """Return what `Mismatch.rivals` found as a sentence; "" if nothing."""
+    told = (f"{name} {', '.join(f'{100 * x:.3g}' for x in shares)} %" for name, shares in done.items())
+    return f" By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
@@ -240,7 +282,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     imported : bool
         Whether the log was made from another trainer's table, in which the weights' version may not count updates.
     """
-    lag = rows["policy_version"] - rows["updates_since_rollout"] - rows["behaviour_version"]
+    lag, exact = rows.lag, rows.has("policy_version")
     known = rows.first & (rows["length"] >= 1) & np.isfinite(lag)
     if not known.any():
         lacking = [name for name in ("policy_version", "behaviour_version") if not np.isfinite(rows[name]).any()]
@@ -249,7 +291,10 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
     )
     old = lag > 0
-    stale = f"{old.mean():.0%} of the responses were sampled by older weights"
+    stale = f"{old.mean():.0%} of the responses were sampled by older weights (up to {lag.max():.0f} updates)"
+    if not exact:
+        stale = f"at least {old.mean():.0%} of the responses were sampled by older weights than others of their rollout"
+        stale += f" or before (up to {lag.max():.0f} versions)"
     of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
@@ -258,6 +303,11 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     severity, text = Severity.WARNING, ""
     since = int(rollout[old].min()) if old.any() else None
     fix = "write behaviour_version when the response is sampled, and log old log-probs of that version"
+    if imported:
+        fix = "judge and bound D + E (--on behaviour)"
+        fix += (
+            "" if exact else "; if steps count updates, import with --columns policy_version=STEP, which parts D from E"
+        )
     if old.any() and not unmoved and len(S) and not S.any():
         severity = Severity.INFO
         text = f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
@@ -282,15 +332,3 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
 
 def _rms(x: Floats) -> float:
     return float(np.sqrt(np.mean(x * x)))
-
-
-def _where(tokens: TokenDigest | None) -> str:
-    """Say what the import noticed in how many tokens, and where most of all; "" if nothing."""
-    texts = []
-    for what in ("placeholder", "zeros", "confident", "overflow") if tokens is not None and tokens.sampler else ():
-        noticed: Noticed = getattr(tokens, what)
-        if noticed.count:
-            place = " ".join(f"{key} {value}" for key, value in noticed.row.items())
-            number = f"{noticed.count} tokens of {noticed.responses} responses"
-            texts.append(f"{what}: {number}, largest {noticed.largest:+.3g} at {place}")
-    return f" ({'; '.join(texts)})" if texts else ""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.doctor.issues import Evidence
+from analysis.importing.watch import TokenDigest
 from analysis.log.rows import appearances, numbered, repeated
 from analysis.log.usable import counted_updates
 from analysis.rules.recompute import numbers
@@ -99,6 +100,22 @@ class Rows:
     def L(self) -> Floats:
         """The length of each row (N,), tokens; a length below 1 counts as 1."""
         return np.maximum(self["length"], 1.0)
+
+    @cached_property
+    def lag(self) -> Floats:
+        """The policy lag of each row (N,): updates between the weights that sampled it and the old weights.
+
+        Without policy_version it is the least that it can be: how much older its behaviour version is than the newest
+        of its rollout and of those before; NaN if no row has an older one, or the log has one rollout alone.
+        """
+        version, exact = self["behaviour_version"], self["policy_version"] - self["updates_since_rollout"]
+        if np.isfinite(exact - version).any() or not np.isfinite(version).any():
+            return exact - version
+        number = numbered(self["rollout"])
+        newest = np.full(int(number.max()) + 1, -np.inf)
+        np.maximum.at(newest, number, np.nan_to_num(version, nan=-np.inf))
+        least = np.maximum.accumulate(newest)[number] - version
+        return least if (least > 0).any() and len(newest) > 1 else np.full(len(self), np.nan)
 
     @cached_property
     def first(self) -> Mask:
@@ -217,7 +234,8 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
         updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
         out["updates_since_rollout"] = updates.astype(np.float64)
         notes.append(
-            "no column updates_since_rollout, one step a rollout: all rows count as after an update"
+            "no column updates_since_rollout, one step a rollout: the log does not say whether rows are of before or "
+            "after their update, and they are analysed as of after it"
             if by_rollout
             else "no column updates_since_rollout: counted from each rollout's first step"
         )
@@ -251,6 +269,8 @@ class Patient:
         Rows of the phase train, also those with numbers that are not finite.
     metrics : dict
         Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
+    tokens : TokenDigest, optional
+        What the import noticed about the table's tokens.
     """
 
     rule: Rule | None
@@ -258,6 +278,7 @@ class Patient:
     rows: Rows
     logged: frozenset[str]
     metrics: dict[str, list[tuple[float, float]]]
+    tokens: TokenDigest | None = None
 
     @cached_property
     def finite(self) -> Rows:

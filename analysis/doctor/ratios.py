@@ -6,6 +6,7 @@ import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Patient, Rows, enough
+from analysis.importing.watch import CAUSES
 from analysis.log.rows import numbered
 from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, PRESETS
@@ -172,10 +173,14 @@ def _size(rows: Rows, when: str) -> Evidence:
 
 
 def not_finite(p: Patient) -> Answer:
-    """Check for S or A that is NaN or infinite."""
+    """Check for S or A that is NaN or infinite, and for log-probabilities that stand for missing ones."""
     known = [c for c in ("log_ratio", "advantage") if c in p.logged]
     if not known:
         return not_checked("the log holds neither S nor A")
+    lost = p.tokens is not None and not p.tokens.sampler and p.tokens.cause
+    if p.tokens is not None and lost:
+        what, fix = CAUSES[lost]
+        return found(f"{p.tokens.base} or {p.tokens.against}: {what}{p.tokens.places()}", fix)
     bad = ~np.all([np.isfinite(p.rows[c]) for c in known], axis=0)
     share = p.rows.share("rows with a NaN or infinite S or A", bad)
     if not bad.any():

@@ -8,7 +8,7 @@ import numpy as np
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Rows
 from analysis.log.rows import numbered, repeated
-from analysis.rules.estimator_fit import NO_LINE, SLOPES, WRONG, ZEROED, EstimatorFit, estimator_fit
+from analysis.rules.estimator_fit import NO_LINE, SAME, SLOPES, WRONG, ZEROED, EstimatorFit, estimator_fit
 from analysis.rules.recompute import FIRST, FOLLOWS_FROM, Compared, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
@@ -126,7 +126,7 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     if bad:
         worst = max(bad, key=lambda n: fits[n])
         split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
-        split = split if imported else ""
+        split = split if imported and worst != SAME else ""
         return found(
             f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
             f"{split}compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle "

@@ -18,7 +18,7 @@ import numpy as np
 
 from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import rises
+from analysis.doctor.line import bend, rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog import metric_names as metric
@@ -136,7 +136,10 @@ def mismatch_trend(p: Patient) -> Answer:
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
         evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
-        text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        begin = values[at or bend(x), 0]
+        step = dict(p.metrics.get("step", [])).get(begin, begin)
+        text = f"from {'' if at else 'about '}step {step:.0f} on " * math.isfinite(step)
+        text += f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
         for other, weights in _series(p, LARGEST).items():
             top = float(np.median(weights[at or -quarter :, 1]))
             evidence.append(Evidence(f"{other} after", top))
@@ -147,7 +150,7 @@ def mismatch_trend(p: Patient) -> Answer:
             "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache; clip ratios "
             "say nothing of this",
             *evidence,
-            since=int(values[at, 0]) if at and math.isfinite(values[at, 0]) else None,
+            since=int(begin) if math.isfinite(begin) else None,
         )
     return clear("the difference of trainer's and sampler's log-probs neither jumps nor rises")
 

@@ -174,7 +174,8 @@ class Converter:
                 )
         rows["advantage"] = np.full(n, np.nan)
         rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
-        rows |= {name: column(name) for name in ("truncated", *COPIED) if name in got and name not in rows}
+        rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
+        rows |= {"truncated": columns.truncated()} if "truncated" in got else {}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         if "updates_since_rollout" not in got and each > 1 and "step" in got:
             rows["updates_since_rollout"] = updates
@@ -233,6 +234,7 @@ class Converter:
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
         row = np.zeros(0, np.int64)
+        padded = np.zeros(0, bool)
 
         def over(values: Floats) -> Floats:
             return np.bincount(row, values, n).astype(np.float64)  # of no tokens it counts integers
@@ -243,14 +245,15 @@ class Converter:
         self._hold_at_0(columns, sums, np.arange(n))
         if lists:
             keep = columns.mask(next(iter(lists)))
-            if "mask" not in got and "length" in got:
-                keep &= columns.within(row)
+            if "mask" not in got:
+                keep &= columns.within(row) if "length" in got else ~(padded := columns.padding(lists))
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             self._hold_at_0(columns, lists, row)
             keep = self.watch.look(lists, row, columns.ids, chosen)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = over(np.ones(len(row)))
-            derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}"
+            told = " up to length" if "length" in got else " without padding" if padded.any() else ""
+            derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}{told}"
         sums |= {name: over(flat) for name, flat in lists.items()}
         made = {"new", "sampler"} <= sums.keys() and not {"old", "log_ratio"} & sums.keys()
         for of, known in ((sums, first), (lists, first[row])) if made else ():

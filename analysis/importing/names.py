@@ -30,7 +30,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("versions", "head_version"),
     ),
     "behaviour_version_last": ("behaviour_version_last", "behavior_version_last", "max_global_steps", "tail_version"),
-    "prompt_id": ("prompt_id", "prompt_idx", "prompt_index", "group_id", "group_index", "group", "uid", "task_id"),
+    "prompt_id": (
+        *("prompt_id", "prompt_idx", "prompt_index", "group_id", "group_index", "group", "uid", "task_id"),
+        *("problem_id", "question_id", "query_id", "instance_id", "example_id", "qid"),
+    ),
     "response_id": ("response_id", "completion_id", "sample_id", "request_id"),
     "prompt": ("prompt", "input", "question", "prompts", "prompt_ids", "prompt_token_ids"),
     "tokens": ("token_ids", "input_ids"),
@@ -41,7 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "prompt_length": ("prompt_length", "prompt_len", "num_prompt_tokens", "n_prompt_tokens"),
     "total_length": ("seqlen", "seq_len", "total_length", "total_len", "input_lengths"),
-    "truncated": ("truncated", "is_truncated", "clipped"),
+    "truncated": ("truncated", "is_truncated", "clipped", "finish_reason", "stop_reason", "status"),
     "reward": ("reward", "score", "rewards", "scores", "total_reward"),
     "advantage": ("advantage", "advantages", "adv", "a"),
     "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
@@ -101,6 +104,8 @@ def step_column(names: Collection[str]) -> str | None:
     return next((found[s] for found in (plain, steps) for s in COLUMNS["step"] if s in found), None)
 
 
+CUT = re.compile(r"(?i).*(length|truncat|max_?(new_?)?tokens).*")
+"""A reason why a response ended (finish_reason, stop_reason, status) that is the token limit."""
 COPIED = tuple(
     name
     for name, column in schema.LOG_COLUMNS.items()

@@ -54,7 +54,7 @@ class Report:
             "columns not known, kept as user.*": self.user_columns,
             "columns not known, not kept (no plain numbers or text)": self.unknown_columns,
             "scalars under our names": [n if n == ours else f"{ours} <- {n}" for n, ours in self.metrics.items()],
-            "scalars without a name here, kept under imported/": self.foreign_metrics,
+            "other scalars, kept under imported/ for the doctor": self.foreign_metrics,
             "left out, no number": [f"{name} ({count}x)" for name, count in self.not_stored.items()],
         }
         out = [f"{self.source} -> {self.run}"]

@@ -134,7 +134,7 @@ def _missing(report: Report) -> Iterator[str]:
             "mask that is 0 at such tokens (--columns mask=COLUMN), or give them a log-probability"
         )
     if not {"step", "rollout"} & found.keys():
-        yield "no step: all responses count as one update of one rollout"
+        yield "no step: all responses count as one update of one rollout; say --columns step=COLUMN"
 
 
 def _asked(report: Report) -> Iterator[str]:
@@ -142,9 +142,10 @@ def _asked(report: Report) -> Iterator[str]:
     used, found = report.columns, report.columns | report.derived
     if not {"log_ratio", "behaviour_log_ratio"} & found.keys():
         if report.undecided:
+            also = "".join(f",{name}=COLUMN" for name in ("step", "prompt_id", "reward") if name not in found)
             yield (
                 f"whose log-probabilities are these? {', '.join(report.undecided)}: say with --columns new=COLUMN,"
-                "old=COLUMN,sampler=COLUMN as far as they are there; new less old makes S, old less sampler D + E"
+                f"old=COLUMN,sampler=COLUMN{also} as far as they are there. new - old makes S, old - sampler D + E"
             )
         else:
             have = next((f"only {used[role]}" for role in ("new", "old", "sampler") if role in used), "")

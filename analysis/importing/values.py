@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from analysis.importing.names import CUT
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
 
@@ -114,6 +115,26 @@ class ChunkColumns(NamedTuple):
                 f"{str(example)[:40]!r}; rename it, or name the right one with --columns {name}=COLUMN"
             )
         return found.numbers()
+
+    def truncated(self) -> Floats:
+        """Return 1 for each response (N,) that the token limit cut off and 0 for others; NaN where a flag is null."""
+        if (found := self.values["truncated"]).kind != "text":
+            return self.numbers("truncated")
+        return np.array([float(bool(CUT.fullmatch(text))) for text in found.texts()])
+
+    def padding(self, names: Collection[str]) -> Mask:
+        """Return which tokens of the lists ``names`` are padding: those at the end of a list that are 0 in all of them,
+        if at least a tenth of the lists end in two such tokens or more."""
+        flat, row = zip(*(self.values[name].lists() for name in names), strict=True)
+        zero, row = np.all(np.equal(flat, 0), axis=0), row[0]
+        if not len(row):
+            return zero
+        ends = np.append(np.flatnonzero(np.diff(row)), len(row) - 1)  # the last token of each list
+        last = np.maximum.accumulate(np.where(zero, -1, np.arange(len(row))))[ends]  # the last one that is not 0
+        begins = np.maximum(last, np.append(-1, ends[:-1])) + 1
+        if np.mean(ends - begins >= 1) < 0.1:
+            return np.zeros(len(row), bool)
+        return np.arange(len(row)) >= begins[np.searchsorted(ends, np.arange(len(row)))]
 
     def lists(self, name: str, like: str) -> tuple[Floats, Ints]:
         """Return the numbers in the lists of the column ``name``, one after the other, and the row of each; raise

@@ -21,7 +21,7 @@ SCALED = 0.03
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
 """Columns of log-probabilities that are compared, the first less the second: the first pair that a table has."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
-MASK_THEM = "these tokens are left out; mask them (fspo import --columns mask=COLUMN)"
+MASK_THEM = "they are left out here, and the trainer must mask them too (its mask: fspo import --columns mask=COLUMN)"
 CAUSES = {
     "temperature": (
         "the sampler's log-probabilities belong to another temperature than the trainer's",
@@ -107,6 +107,17 @@ class TokenDigest:
     # "mean_error", which is this mean, and "d", the d of largest |d| (nats).
     largest: list[Ids] = field(default_factory=list)
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
+
+    def places(self) -> str:
+        """Say which tokens lack a sound log-probability, how many, and where the largest is; "" if none does."""
+        texts = []
+        for what in ("placeholder", "zeros", "confident", "overflow"):
+            noticed: Noticed = getattr(self, what)
+            if noticed.count:
+                number = f"{noticed.count} tokens of {noticed.responses} responses"
+                place = at(noticed.row).replace(",", "")
+                texts.append(f"{what}: {number}, largest {noticed.largest:+.3g} at {place}")
+        return f" ({'; '.join(texts)})" if texts else ""
 
 
 def digest_of(run: Path) -> TokenDigest | None:

@@ -25,13 +25,14 @@ is at most this share of the group's largest |A|. Trainers may compute advantage
 BIASED = "grpo with the biased standard deviation"
 SLOPES = (*ESTIMATORS, BIASED, "scaled by the standard deviation of all rewards", "scaled by a constant")
 NOT_CENTRED = "not centred in the group"
+SAME = "the same for all responses of the group although their rewards differ"
 BY_LENGTH = "times the length"
 OVER_LENGTH = "over the length"
 REVERSED = "of the opposite sign"
 CONSTANT = "not 0 although all rewards of the group are equal"
 ZEROED = "0 for some responses that are not at the group's mean"
 NO_LINE = "no line in the reward of the group"
-WRONG = (NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
+WRONG = (SAME, NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
 """Names of the defects of a group whose advantages no estimator makes from its rewards."""
 
 
@@ -129,7 +130,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         for name, y in lines.items():
             _, at, on = line(y)
             fits[name] = ~straight & ~equal & mixed & on & ~missing & (np.abs(at) <= TOLERANCE * largest(np.abs(y)))
-        fits[NOT_CENTRED] = straight & ~centred
+        fits[SAME] = straight & ~centred & (np.abs(k) * largest(np.abs(x)) <= TOLERANCE * scale)
+        fits[NOT_CENTRED] = straight & ~centred & ~fits[SAME]
         fits[REVERSED] = straight & centred & (k <= 0)
         fits[CONSTANT] = equal & (scale > 0)
         fits[ZEROED] = missing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fspo.base.errors import UserError
 from fspo.gradlog import schema as gradschema
-from fspo.gradlog.run_folder import GRADLOG
+from fspo.gradlog.run_folder import GRADLOG, METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,6 +113,8 @@ def log_files(run: str | Path, rollouts: tuple[int, int] | None = None) -> tuple
     if not paths:
         if folder.parent.name == GRADLOG and log_paths(folder.parent.parent):
             raise UserError(f"{run} is the log alone: give the run folder, {folder.parent.parent}")
+        if (Path(run) / METRICS).is_file():
+            raise UserError(f"{run} holds scalars, and no row for a response: `fspo doctor {run}` examines scalars")
         raise UserError(
             f"no gradient log under {folder}: give a run folder, or make one of another log with `fspo import {run}`"
         )

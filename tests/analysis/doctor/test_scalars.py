@@ -76,7 +76,7 @@ def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
         sampling__importance_sampling_ratio__max=np.where(late, 3e-5, 1.4),
     )["mismatch_trend"]
     assert answer.since == 2
-    assert "jumps from 0.01" in answer.summary
+    assert "from step 2 on sampling/sampling_logp_difference/mean jumps from 0.01" in answer.summary
     assert "every response is masked, the gradient is 0" in answer.summary
 
 

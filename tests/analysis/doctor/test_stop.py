@@ -27,12 +27,14 @@ def test_it_ends_with_status_1_at_the_first_critical_issue_of_a_log_that_grows(t
             for name, plan in (("a", Plan()), ("b", DEFECTS["not_finite"]))
         ],
     )
-    written = []
+    written, ended = [], threading.Event()
 
     def train():
         (run / "gradlog").mkdir(parents=True)
         for number in range(len(healthy)):
             time.sleep(0.2)
+            if number == len(healthy) - 1:
+                ended.wait(240)
             source = (healthy if number < 3 else broken)[number]
             shutil.copyfile(source, run / "gradlog" / "part")
             os.utime(run / "gradlog" / "part", (time.time() - 60,) * 2)
@@ -43,6 +45,7 @@ def test_it_ends_with_status_1_at_the_first_critical_issue_of_a_log_that_grows(t
     trainer.start()
     status = main([str(run), "--follow", "--fail-on", "critical"])
     done = len(written)
+    ended.set()
     trainer.join()
     said = capsys.readouterr().out
     assert status == 1

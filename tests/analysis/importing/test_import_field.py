@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.watch import digest_of, placeholders
 from fspo.base.errors import UserError
@@ -39,6 +40,52 @@ def test_lists_of_one_and_a_step_in_the_files_name(tmp_path):
     assert log.column("reward").tolist() == [1.0, 0.0]
     assert len(set(log.column("prompt_id"))) == 1
     assert report.lines()[-1].endswith("--on behaviour")
+
+
+def test_padding_without_a_mask_is_no_token(tmp_path):
+    """Three responses of 4, 2 and 3 tokens, one of which has log-probability 0 in both columns, padded to 5."""
+    old = [[-1.0, -2.0, 0, -1.25, 0], [-0.5, -0.75, 0, 0, 0], [-1.5, -0.25, -1.75, 0, 0]]
+    new = [[-1.1, -2.1, 0, -1.35, 0], [-0.6, -0.85, 0, 0, 0], [-1.6, -0.35, -1.85, 0, 0]]
+    rows = [{"step": 0, "prompt": "p", "old_logprobs": o, "new_logprobs": n} for o, n in zip(old, new, strict=True)]
+    report, log = taken(tmp_path, rows)
+    assert log.column("length").tolist() == [4, 2, 3]
+    assert report.derived["length"] == "tokens of new_logprobs without padding"
+    sound = [row | {"old_logprobs": row["old_logprobs"][:2], "new_logprobs": row["new_logprobs"][:2]} for row in rows]
+    sound[0] |= {"old_logprobs": [-1.0, 0.0], "new_logprobs": [-1.0, 0.0]}  # an end token that both are sure of
+    (tmp_path / "sound").mkdir()
+    assert taken(tmp_path / "sound", sound)[1].column("length").tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["finish_reason", "stop_reason", "status"])
+def test_a_reason_to_end_in_words_says_what_the_token_limit_cut(tmp_path, name):
+    words = ["stop", "length", "completed", "TRUNCATED", None, "max_tokens", "eos_token"]
+    rows = [
+        {"step": 0, "qid": i // 4, "old_logprobs": [-1.0], "new_logprobs": [-1.5], name: w} for i, w in enumerate(words)
+    ]
+    report, log = taken(tmp_path, rows)
+    assert report.columns["truncated"] == name
+    assert report.columns["prompt_id"] == "qid"
+    assert log.column("truncated").tolist() == [0, 1, 0, 1, 0, 1, 0]
+
+
+def test_a_placeholder_in_the_old_log_probabilities_reaches_the_doctor(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"step": i // 16, "prompt": i // 4, "reward": i % 2, "old_logprobs": old.tolist(), "new_logprobs": new.tolist()}
+        for i, (old, new) in enumerate(-rng.exponential(1, (64, 2, 20)))
+    ]
+    rows[5]["old_logprobs"][3] = -9999.0
+    taken(tmp_path, rows)
+    answer = next(a for a in examine(tmp_path / "run").issues if a.id == "not_finite")
+    assert (
+        "a placeholder stands for them (placeholder: 1 tokens of 1 responses, largest -1e+04 at row 6" in answer.summary
+    )
+
+
+def test_scalars_alone_lead_to_the_doctor(tmp_path):
+    import_run(records(tmp_path / "m.jsonl", [{"step": i, "reward": 0.1 * i} for i in range(3)]), tmp_path / "run")
+    with pytest.raises(UserError, match="holds scalars, and no row for a response: `fspo doctor"):
+        read_log(tmp_path / "run")
 
 
 def test_a_batch_in_a_line_and_a_step_in_other_names_of_files(tmp_path):

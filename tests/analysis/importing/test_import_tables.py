@@ -259,7 +259,7 @@ def test_a_table_with_one_step_a_rollout_is_analysed(tmp_path, capsys):
     run = load_run(tmp_path / "run")
     assert len(run.rows) == 800
     assert any("every row counts as after an update" in line for line in run.notes.warnings)
-    assert any("all rows count as after an update" in note for note in examine(tmp_path / "run").notes)
+    assert any("analysed as of after it" in note for note in examine(tmp_path / "run").notes)
 
 
 GROUPS = {

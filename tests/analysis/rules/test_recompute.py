@@ -129,6 +129,7 @@ def test_each_estimator_is_recognised(estimator, kind):
     ("name", "change"),
     [
         ("not centred in the group", lambda A, L, rng: A + 0.3),
+        ("the same for all responses of the group although their rewards differ", lambda A, L, rng: 0 * A + 0.7),
         ("times the length", lambda A, L, rng: A * L),
         ("over the length", lambda A, L, rng: A / L),
         ("of the opposite sign", lambda A, L, rng: -A),
