@@ -24,8 +24,7 @@ COMMANDS = {
     "sweep": "analysis.sweeps.command",
 }
 """Other commands of this package, each with its module. The first argument of ``python -m analysis`` names a command
-or a run folder; a folder that is called like a command is given as, say, ./import.
-"""
+or a run folder; a folder that is called like a command is given as, say, ./import."""
 EXAMPLES = """examples:
   fspo analyse out/quick/runs/fspo-seed0
   fspo analyse RUN_A RUN_B RUN_C   # one set of bins for all

@@ -1,8 +1,7 @@
 """Hooks that mkdocs calls when it builds the site (make docs).
 
 README.md becomes the first page, files outside docs/ that pages link to become pages or copies, formulas become MathML,
-and the pages of `GENERATED` are made from the code that declares what they list.
-"""
+and the pages of `GENERATED` are made from the code that declares what they list."""
 
 from __future__ import annotations
 
@@ -197,7 +196,6 @@ def formulas(markdown: str) -> str:
     """Return a page's text in which the formulas, marked as GitHub wants (``$`...`$`` or a block ``math``), are MathML.
 
     A formula within text is put into a ``<span>``: Python-Markdown takes ``<math>`` at the beginning of a line for a
-    block of its own.
-    """
+    block of its own."""
     markdown = re.sub(r"```math\n(.*?)\n```", lambda found: convert(found[1], display="block"), markdown, flags=re.S)
     return re.sub(r"\$`(.+?)`\$", lambda found: f"<span>{convert(found[1])}</span>", markdown)

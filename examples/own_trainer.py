@@ -3,8 +3,7 @@
     python examples/own_trainer.py out/own 3   # the run folder, the number of rollouts
     fspo analyse out/own
 
-Tasks that come with the repository need no code: ``fspo train --output out/own --rule.preset fspo``.
-"""
+Tasks that come with the repository need no code: ``fspo train --output out/own --rule.preset fspo``."""
 
 import argparse
 from collections.abc import Sequence

@@ -6,8 +6,7 @@
 
 The embedded model, with random weights, is rewarded for digits. For a run of your own put your model, data and reward
 function here. The responses of one generation are divided among 4 updates. In the first of these S is 0, so only the
-later ones clip.
-"""
+later ones clip."""
 
 import argparse
 

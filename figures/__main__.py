@@ -1,7 +1,6 @@
 """The command ``fspo figures RUN [RUN ...] --output DIR --width WIDTH``: draw publication figures from tables.
 
-``--theory`` draws the figures of the theory, whose numbers it computes.
-"""
+``--theory`` draws the figures of the theory, whose numbers it computes."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 @contextmanager
 def _begun(captions: Path) -> Iterator[None]:
     """Write an empty captions file before any figure is drawn, by which a later ``fspo figures`` recognises the folder
-    as its own even if this process is killed. If nothing was drawn, remove the file, and folders that are new.
-    """
+    as its own even if this process is killed. If nothing was drawn, remove the file, and folders that are new."""
     new, folder = not captions.exists(), captions.parent
     made = [place for place in (folder, folder.parent) if not place.exists()]
     if new:

@@ -40,8 +40,7 @@ def length_axis(ax: Axes, lengths: ArrayLike, most: int = 6) -> None:
 
 def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -> None:
     """Format and label the x axis for bins: base-2 logarithmic for bins of length, linear for bins of another quantity.
-    ``values`` are the bins' places on the axis; ``most`` limits the number of tick labels.
-    """
+    ``values`` are the bins' places on the axis; ``most`` limits the number of tick labels."""
     values = np.asarray(values, float)
     if partition == LENGTH:
         length_axis(ax, values, most)
@@ -55,8 +54,7 @@ def bin_axis(ax: Axes, partition: Partition, values: ArrayLike, most: int = 6) -
 
 def decade_axis(axis: Any, values: ArrayLike, most: int = 6) -> None:
     """Make an axis base-10 logarithmic over the positive ``values``, with at most ``most`` labelled powers of ten. If
-    fewer than two powers are in range, 2 and 5 times a power are labelled too.
-    """
+    fewer than two powers are in range, 2 and 5 times a power are labelled too."""
     values = np.asarray(values, float)
     values = values[np.isfinite(values) & (values > 0)]
     low, high = values.min() / 1.4, values.max() * 1.4

@@ -149,15 +149,13 @@ class Style:
 
     def columns(self, panels: int, most: int = 4) -> int:
         """Return the number of columns in which ``panels`` panels stand: at most ``most``. If there are several
-        columns, each is at least 1.45 inches wide.
-        """
+        columns, each is at least 1.45 inches wide."""
         return max(1, min(panels, most, int(self.width / 1.45)))
 
     @contextmanager
     def context(self) -> Iterator[None]:
         """Within a ``with`` block, draw with seaborn's theme for papers, whatever the user's settings are: no text
-        below ``SMALLEST_FONT`` points, fonts that ship with Matplotlib, embedded as TrueType.
-        """
+        below ``SMALLEST_FONT`` points, fonts that ship with Matplotlib, embedded as TrueType."""
         import seaborn as sns
 
         with mpl.rc_context():

@@ -1,6 +1,5 @@
 """Widths of figures at venues. This module does not load matplotlib, so that the help of commands can list the widths
-quickly.
-"""
+quickly."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ GRPO_EPS = 1e-4
 ROUNDING = 64 * np.finfo(np.float64).eps
 """Rewards of a group count as equal if they differ by at most this share of the largest absolute reward.
 
-Without this tolerance rounding would make equal rewards differ: 0.1 + 0.2 is not exactly 0.3.
-"""
+Without this tolerance rounding would make equal rewards differ: 0.1 + 0.2 is not exactly 0.3."""
 
 LARGEST = 1e100
 """Largest absolute reward: squares of rewards, and their sums, must stay finite in float64."""

@@ -23,8 +23,7 @@ from fspo.base.errors import UserError, unknown_name
 
 ALPHA = 1e-3
 """Largest probability that a run of all checks judges any true statement false because of chance in simulated draws.
-Holm's correction for the number of checks on simulated data ensures it.
-"""
+Holm's correction for the number of checks on simulated data ensures it."""
 FAMILY = 50
 """At least the number of checks on simulated data. The resolution of such a check is measured with p-values times this
 number, so that it holds whichever checks run together."""

@@ -5,8 +5,7 @@ seeds with intervals, verdicts, and four figures.
     python -m studies.findings out/paper          # adds finished runs that results/paper does not hold yet
 
 Numbers of runs that ``results/paper`` holds already are kept, so runs may be made on several machines, one after the
-other. A claim stays open until all its planned seeds are there.
-"""
+other. A claim stays open until all its planned seeds are there."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ def means(name: str, table: Frame) -> Frame:
     """Return the mean over seeds of each number of the table ``name``, with its interval and standard deviation.
 
     A bin's mean length is the mean of its seeds' means. A slope of the log clip rate also gives the factor of the clip
-    rate for each doubling of the length.
-    """
+    rate for each doubling of the length."""
     keys = ["task", "runs", *MEAN_OF[name]]
     rows = []
     for key, some in table.groupby(keys, dropna=False, sort=True):

@@ -24,24 +24,24 @@ from proofs_check.catalogue import CHECKS
 ROOT = Path(__file__).parents[1]
 
 LINES = {
-    "fspo": 16_383,
-    "analysis": 7_886,
-    "analysis/claims": 550,
-    "analysis/doctor": 2_745,
-    "analysis/importing": 1_779,
-    "figures": 2_889,
+    "fspo": 16_292,
+    "analysis": 7_859,
+    "analysis/claims": 547,
+    "analysis/doctor": 2_719,
+    "analysis/importing": 1_760,
+    "figures": 2_850,
     "figures/page": 450,
-    "proofs_check": 4_997,
-    "studies": 1_200,
-    "benchmarks": 948,
-    "docs": 203,
-    "examples": 203,
+    "proofs_check": 4_993,
+    "studies": 1_197,
+    "benchmarks": 946,
+    "docs": 201,
+    "examples": 201,
     "paper_repro.py": 175,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 40_404, 25_127
+PYTHON_LINES, TEST_LINES = 40_190, 25_127
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 29_200
 """Ceiling of the words in all Markdown files."""

@@ -3,8 +3,7 @@
 A hypothesis is tested on each task by Student's t over seeds. A claim is supported if each of its hypotheses is shown
 on each task, and refuted if the opposite of one of them is shown. Holm's correction over all claims keeps the
 probability of any wrong support at most `ALPHA`, and that of any wrong refutation too; a claim that is neither
-supported nor refuted is open.
-"""
+supported nor refuted is open."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class JudgedClaim(NamedTuple):
 def above(values: np.ndarray, margin: float) -> tuple[float, float]:
     """Return the p-values of "the mean is at most the margin" and of "the mean is at least the margin".
 
-    ``values`` (N,) has one number for each seed. Both are 1 with fewer than two seeds.
-    """
+    ``values`` (N,) has one number for each seed. Both are 1 with fewer than two seeds."""
     if len(values) < 2:
         return 1.0, 1.0
     error = float(values.std(ddof=1) / np.sqrt(len(values)))
@@ -74,8 +72,7 @@ def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
     """Return the p-values of "|mean of values| >= |mean of others|" and of its opposite; both (N,), paired by seed.
 
     |m| < |M| if and only if m lies strictly between -sM and sM for the sign s of M. Both signs are tried, so each
-    p-value is doubled.
-    """
+    p-value is doubled."""
 
     def less(x: np.ndarray, y: np.ndarray) -> float:
         return min(1.0, 2 * min(max(above(s * y - x, 0.0)[0], above(s * y + x, 0.0)[0]) for s in (1, -1)))

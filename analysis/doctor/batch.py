@@ -20,12 +20,10 @@ WHOLE_GROUPS = 0.1
 MIN_ROLLOUTS = 3
 NO_GAP, END_TOKEN = 0.02, 0.05
 """In tokens. The log's mean length agrees with the metrics' if it differs by less than ``NO_GAP``. The end-of-sequence
-token is named as lacking if the log has one token too few for each ended response, within ``END_TOKEN``.
-"""
+token is named as lacking if the log has one token too few for each ended response, within ``END_TOKEN``."""
 DROPPED = 0.002
 """Greatest share of responses without a row, a token or a gradient at which the check dropped_sequences reports
-nothing. A sound run loses a few responses too: a verifier may crash, or a line of a file may be torn.
-"""
+nothing. A sound run loses a few responses too: a verifier may crash, or a line of a file may be torn."""
 VERIFIER = "run the verifier by hand on one response; if it is right, choose prompts that the model solves sometimes"
 LIMIT = "raise the token limit; else leave truncated responses out of the baseline and of the loss alike"
 

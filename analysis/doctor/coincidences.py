@@ -15,17 +15,14 @@ LENGTHS = 10
 """The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
 PILE, LEAST_PILE = 0.005, 10
 """The check length_pile reports responses that have the length of the token limit, or more, and are not marked as
-truncated, if they are at least the share ``PILE`` of all responses and at least ``LEAST_PILE`` responses.
-"""
+truncated, if they are at least the share ``PILE`` of all responses and at least ``LEAST_PILE`` responses."""
 MARKED = 3
 """If at least this many responses are marked as truncated, and the share ``ONE_LIMIT`` of them has the same length,
-that length is taken as the token limit.
-"""
+that length is taken as the token limit."""
 ONE_LIMIT = 0.9
 CUT_OFF, TIMES = 0.01, 4.0
 """Where no response is marked as truncated, the greatest length is taken for a token limit if at least this share of
-the responses has it, and this many times as many as any length in the upper half of the lengths below it.
-"""
+the responses has it, and this many times as many as any length in the upper half of the lengths below it."""
 UNCHANGED = 0.5
 """S is reported as not computed again if at least this share of later rows has exactly the S of the response before."""
 ONE_LENGTH = 0.9

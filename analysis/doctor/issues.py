@@ -14,8 +14,7 @@ from fspo.base.errors import UserError, unknown_name
 
 SCHEMA_VERSION = "3.0"
 """Version (major.minor) of the JSON that ``--json`` writes (doctor.schema.json): a new minor version adds fields, a new
-major version changes or removes some.
-"""
+major version changes or removes some."""
 
 SHOWN = 3
 """Number of issues whose evidence and fix are printed without ``--verbose``."""

@@ -15,12 +15,10 @@ from fspo.stats.intervals import t_quantile
 
 FLOAT32 = 1e-3
 """Two programs that compute in float32 differ by less than this (root mean square of their log-ratio over sqrt(L), in
-nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, else on S + D + E.
-"""
+nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, else on S + D + E."""
 OFFSET = 0.02
 """Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
-sum of e^s - 1 - s over the token log-ratios s of x.
-"""
+sum of e^s - 1 - s over the token log-ratios s of x."""
 CARRIERS = 64
 """Largest number of rows that `Line.carriers` returns."""
 LOOK = "look at their tokens and mask them; the others are sound"

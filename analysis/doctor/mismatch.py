@@ -19,19 +19,16 @@ from fspo.rules import CORRECTIONS, Rule, TokenMeans, importance_weight
 
 LARGE = 0.1
 """Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16
-sampler with a float32 trainer gives about .04.
-"""
+sampler with a float32 trainer gives about .04."""
 MASKED = 0.05
 """A mismatch that looks like noise is reported, as information, if the product mask masks more than this share of the
-longest responses, or if it exceeds ``LARGE``.
-"""
+longest responses, or if it exceeds ``LARGE``."""
 MOST = 2 / 3
 """A correction in use is reported if it takes more than this share from the shortest or from the longest responses."""
 POSITIVE = 0.05
 """In a sound run x + k3 has mean 0, and x + k3 is taken to be above 0 in at least this share of the responses. x is E,
 or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x. Truncated sampling (top-p,
-top-k) makes x + k3 negative in all responses.
-"""
+top-k) makes x + k3 negative in all responses."""
 STALE = 0.2
 """Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
 RISE = 2.0

@@ -106,8 +106,7 @@ class Rows:
         """The policy lag of each row (N,): updates between the weights that sampled it and the old weights.
 
         Without policy_version it is the least that it can be: how much older its behaviour version is than the newest
-        of its rollout and of those before; NaN if no row has an older one, or the log has one rollout alone.
-        """
+        of its rollout and of those before; NaN if no row has an older one, or the log has one rollout alone."""
         version, exact = self["behaviour_version"], self["policy_version"] - self["updates_since_rollout"]
         if np.isfinite(exact - version).any() or not np.isfinite(version).any():
             return exact - version

@@ -14,18 +14,15 @@ from fspo.stats.slopes import cluster_slope
 
 RESET = 0.05
 """If the mean of S^2/L falls, at some update, below this share of its value at an earlier update on the same rollout,
-the old log-probabilities were computed again in between.
-"""
+the old log-probabilities were computed again in between."""
 LEAST_FROZEN, IN_SUCCESSION = 8, 3
 """A rollout counts as frozen if S is exactly 0 in all of at least ``LEAST_FROZEN`` rows after an update with a
-gradient. Frozen rollouts are reported if at least ``IN_SUCCESSION`` follow each other.
-"""
+gradient. Frozen rollouts are reported if at least ``IN_SUCCESSION`` follow each other."""
 ROUNDED = 2 * float(np.finfo(np.float32).eps)
 """An |S| of at most this for each token is rounding of log-probabilities added in float32."""
 FLOOR_SHARE = 0.2
 """The check numerics reports a run if at least this share of its clip ratio (the share of responses out of the band) is
-already there before any update.
-"""
+already there before any update."""
 FLOOR_MINIMUM = 0.002
 """Share of responses out of the band before any update below which the check numerics reports nothing."""
 

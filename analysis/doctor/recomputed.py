@@ -49,12 +49,10 @@ WRONG_ROWS = {name: f"{name} differs from what follows from {source}" for name, 
 """What is wrong in rows, by the name of the comparison."""
 WRONG_GROUPS = 0.01
 """The check estimator reports advantages that no known estimator makes, or that the run's estimator does not make, only
-if more than this share of the groups has them.
-"""
+if more than this share of the groups has them."""
 USUAL = 0.9
 """If at least this share of the rollouts has the same number of rows or steps, rollouts with fewer are reported.
-The last rollout is not reported, because the run may have been stopped in it.
-"""
+The last rollout is not reported, because the run may have been stopped in it."""
 CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
 

@@ -1,6 +1,5 @@
 """Check scalar metrics by what they mean, whoever logged them: weights, mismatch and truncation. Also ask the package
-rldoctor about them, if it is installed.
-"""
+rldoctor about them, if it is installed."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ FAR = 2.0
 """A mean weight is far from 1 if it is this many times too large or too small."""
 JUMP, LINES = 2.0, 8
 """A mean difference jumps if all its values from some line on exceed this many times the largest before. A rise is
-judged over at least ``LINES`` lines.
-"""
+judged over at least ``LINES`` lines."""
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
 MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
 
@@ -195,15 +193,13 @@ IN_METRICS = {
     ),
 }
 """By check: the metric that answers it for a run without rows, the shares that are a warning and critical, the fix, and
-what is wrong.
-"""
+what is wrong."""
 
 
 def from_metrics(p: Patient) -> dict[str, Answer]:
     """Return the answers of the checks in `IN_METRICS`, for a run without rows.
 
-    A share is the mean of its last quarter of lines (at least ``LINES``), whose interval takes them as independent.
-    """
+    A share is the mean of its last quarter of lines (at least ``LINES``), whose interval takes them as independent."""
     answers = {}
     for check, (name, warning, critical, fix, text) in IN_METRICS.items():
         values = p.metric(name)
@@ -236,8 +232,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
     """Return what the package rldoctor finds in lines of metrics, each issue under rldoctor's own name for it.
 
-    Also return a note: which version of rldoctor examined the lines, or how to install it.
-    """
+    Also return a note: which version of rldoctor examined the lines, or how to install it."""
     if importlib.util.find_spec(MODULE) is None:
         return [], MISSING
     import rl_doctor  # type: ignore[import-not-found]

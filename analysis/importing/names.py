@@ -1,8 +1,7 @@
 """The names that other trainers use: files, columns of per-response tables, and scalar metrics.
 
 A scalar of another trainer gets the name of this project's metric only if both mean the same. The names come from the
-sources of TRL 1.16, verl 0.9.1, prime-rl of August 2026, NeMo-RL, slime, OpenRLHF, SkyRL, AReaL and SGLang.
-"""
+sources of TRL 1.16, verl 0.9.1, prime-rl of August 2026, NeMo-RL, slime, OpenRLHF, SkyRL, AReaL and SGLang."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """``new``, ``old`` and ``sampler`` are log-probabilities by the new and old weights and the sampler. These three,
 ``log_ratio`` and ``entropy`` hold in each row a number or a list over tokens. ``tokens`` holds the token ids of prompt
 and response; those before the first that ``mask`` keeps identify the prompt. ``total_length`` less ``prompt_length`` is
-the length. ``token_weights`` holds the weight of each token that a correction made.
-"""
+the length. ``token_weights`` holds the weight of each token that a correction made."""
 ROLES = {
     "sampler": re.compile(r"generat|rollout|sampl|infer|vllm|sglang|engine|behav"),
     "old": re.compile(r"prev|old|prox|action"),
@@ -75,8 +73,7 @@ PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbe
 
 def canonical(name: str) -> str:
     """Return one spelling for all names of the same column: in lower case and, for log-probabilities, whatever the
-    order of words and the spelling of "logprobs", as in ``new_logprobs``, ``Logp-New``, ``new_token_logprobs``.
-    """
+    order of words and the spelling of "logprobs", as in ``new_logprobs``, ``Logp-New``, ``new_token_logprobs``."""
     name = name.lower()
     words = re.split(r"[\W_]+", re.sub(r"(?<![a-z])log[\W_]?p(?:rob(?:abilit(?:y|ies)|s)?|s)?(?![a-z])", "logp", name))
     return "_".join(sorted({*words} - {"per", "token", "tokens"})) if "logp" in words else name
@@ -119,8 +116,7 @@ MARKS = (
     *("log_ratio", "new", "old", "sampler", "behaviour_log_ratio"),
 )
 """A file with one of these columns (under any known name) is a table of responses. A file with none of them is a log of
-scalars if it has a column of steps and is not Parquet.
-"""
+scalars if it has a column of steps and is not Parquet."""
 
 METRICS: dict[str, str] = {
     theirs: ours
@@ -152,8 +148,7 @@ FOREIGN = "imported/"
 
 def metric_name(name: str) -> tuple[str, str, str]:
     """Return the phase of another trainer's scalar, train or eval; its name without the phase; and the name under which
-    it is stored, which is this project's metric with the same meaning or ``FOREIGN`` + its own.
-    """
+    it is stored, which is this project's metric with the same meaning or ``FOREIGN`` + its own."""
     phase, plain = "train", name
     for prefix in ("train/", "eval/", "eval_"):
         if name.startswith(prefix):

@@ -30,8 +30,7 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
     """Read the log of another trainer and write the run folder ``out``.
 
     Raise UserError if an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
-    folder that is not empty. Then nothing is written.
-    """
+    folder that is not empty. Then nothing is written."""
     if not str(out).strip():
         raise UserError("--output is empty: name a folder")
     options, target = options or ImportOptions(), Path(out)
@@ -58,8 +57,7 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
 def _import_table(sources: Sources, run: Path, rule: Rule | None, options: ImportOptions, report: Report) -> None:
     """Write the gradient log of the sources' tables, and complete the report with what it holds and lacks.
 
-    Raise UserError if the tables hold nothing from which something could be told by length.
-    """
+    Raise UserError if the tables hold nothing from which something could be told by length."""
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
     if not frames:

@@ -1,6 +1,5 @@
 """Find the files of another trainer's log, tell what kind each is, and read them in parts. A list ``damage`` receives a
-line for each part not read.
-"""
+line for each part not read."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
     ``given`` maps this project's names of columns to the source's: a file with one of these is read for it.
 
     Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no file that can be read
-    as a log.
-    """
+    as a log."""
     path = Path(source)
     if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
@@ -101,8 +99,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
     """Tell what kind of source a file is, from its name and columns; None if its name and text are those of no log.
 
-    Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses.
-    """
+    Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses."""
     if path.name == STATE:
         return "state"
     if ".tfevents." in path.name:
@@ -134,8 +131,7 @@ def column_names(path: Path) -> list[str]:
     """Return the names of a table's columns (for JSON lines: the keys of the first record); [] if the file is empty.
 
     A number in an object of a JSON line may be a scalar, and is named outer/inner. Raise UserError if the file cannot
-    be read, or names a column twice.
-    """
+    be read, or names a column twice."""
     damage: list[str] = []
     part = next(read_parts(path, damage, rows=1), [])
     if damage:
@@ -147,8 +143,7 @@ def column_names(path: Path) -> list[str]:
 def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Part]:
     """Yield a file in parts of at most ``rows`` rows; of Parquet and CSV the first has the columns and no row.
 
-    ``damage`` receives one line if some rows, or the complete file, cannot be read.
-    """
+    ``damage`` receives one line if some rows, or the complete file, cannot be read."""
     if path.name == STATE:
         parts = _state(path)
     elif not path.name.endswith(TABLES):
@@ -201,8 +196,7 @@ def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a record: one, or as many as each of its lists has values, if some of these are lists.
 
-    NeMo-RL writes lists of one, and others a batch in one line.
-    """
+    NeMo-RL writes lists of one, and others a batch in one line."""
     lists = {name: value for name, value in record.items() if isinstance(value, list) and "." not in name}
     sizes = {len(value) for value in lists.values()}
     batch = any(all(isinstance(v, list) for v in value) and unpacked([value])[0] is value for value in lists.values())

@@ -37,8 +37,7 @@ WORDS = {"None": "nan", "null": "nan", "True": "1", "true": "1", "False": "0", "
 class Values:
     """The N values of one column of an imported table, all of one kind: numbers, lists of numbers, or text.
 
-    ``array`` holds them as read, except that texts of lists (from CSV) are parsed.
-    """
+    ``array`` holds them as read, except that texts of lists (from CSV) are parsed."""
 
     kind: Literal["number", "list", "text"]
     array: pa.Array
@@ -52,8 +51,7 @@ class Values:
 
     def lists(self) -> tuple[Floats, Ints]:
         """Return the numbers of all rows' lists in one array, list after list, and for each number its row. Only for
-        the kind "list".
-        """
+        the kind "list"."""
         rows = pc.list_parent_indices(self.array)  # type: ignore[attr-defined]
         return _floats(pc.list_flatten(self.array)), np.asarray(rows, np.int64)  # type: ignore[attr-defined]
 
@@ -84,8 +82,7 @@ Chunk = dict[str, Values]
 class ChunkColumns(NamedTuple):
     """Columns of one chunk, N rows of the table ``path``, under this project's names.
 
-    ``chosen`` maps these to the table's names; ``before`` rows of the table came in earlier chunks.
-    """
+    ``chosen`` maps these to the table's names; ``before`` rows of the table came in earlier chunks."""
 
     values: Chunk
     chosen: Mapping[str, str]

@@ -1,6 +1,5 @@
 """Look at a table's tokens in the pass that sums them: what an import notices is told at once (`Watch.notes`) and kept
-for the doctor in import.json (`TokenDigest`).
-"""
+for the doctor in import.json (`TokenDigest`)."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def placeholders(values: Floats, row: Ints) -> Mask:
 
     They are at or below -1000, or one value below -.5 that five tokens or more hold to the last digit, at three places
     in their responses or more (equal beginnings have equal log-probabilities, at one place), and five times as many as
-    hold any other value within a quarter of it (rounded log-probabilities repeat too).
-    """
+    hold any other value within a quarter of it (rounded log-probabilities repeat too)."""
     found = values <= -1000
     place = np.arange(len(row)) - np.searchsorted(row, row)
     one, count = np.unique(values[(values < -0.5) & ~found], return_counts=True)
@@ -181,8 +179,7 @@ class Watch:
         placeholder and, of the sampler, no zero in a run.
 
         ``found`` holds their log-probabilities ``new``, ``old``, ``sampler`` (n,), as far as known, ``row`` (n,) the
-        row of each, ``names`` the table's name of each column. ``ids`` gives the table's own ids of a row.
-        """
+        row of each, ``names`` the table's name of each column. ``ids`` gives the table's own ids of a row."""
         lost = np.zeros(len(row), bool)
         base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
         for values in (found[name] for name in ("new", "old", "sampler") if name in found):

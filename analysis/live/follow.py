@@ -30,8 +30,7 @@ SETTLED = 10.0
 """Seconds without a change of its files after which the newest rollout is read even if a file is missing or damaged."""
 PAUSED = 300.0
 """Seconds without a change of the newest rollout's files, after which the doctor answers on all rollouts read so far.
-Before that, the doctor answers again once at least a hundredth of the rollouts read is new to it.
-"""
+Before that, the doctor answers again once at least a hundredth of the rollouts read is new to it."""
 DOCTOR_ROWS = 100_000
 """Largest number of rows that the doctor keeps for the checks that need many rows at once."""
 COLUMNS = ("times_used", "length", "reward")

@@ -29,8 +29,7 @@ COPIES = 0.03
 another prompt, such copies are left out."""
 SAME_PROMPT = 0.9
 """If at least this share of the mixed rows (`Copies.mixed`) stand in sets of two, four, ... equal rows, half of each
-such set is left out. A smaller share may be responses with the same text.
-"""
+such set is left out. A smaller share may be responses with the same text."""
 LEAST = 50
 """With fewer judged rows, all rows are kept. ``SAME_PROMPT`` is applied only if there are also this many mixed rows."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)

@@ -36,8 +36,7 @@ SAMPLED = {
     "sweep": "first",
 }
 """Names of the results that are made from a sample of the rows if the log is streamed. The value says which rows of the
-sample a result uses: "all" rows, or those of the "first" epoch.
-"""
+sample a result uses: "all" rows, or those of the "first" epoch."""
 COUNTED = {
     "updates_since_rollout": "counted from each rollout's first step (where all rollouts have one step and S is not "
     "0, every row counts as after an update)",

@@ -123,8 +123,7 @@ class LearningRows(NamedTuple):
 
 DENSE = 4
 """The function `numbered` uses a table with one entry for each possible key, which is faster than hashing, if the table
-has at most this many entries for each row.
-"""
+has at most this many entries for each row."""
 
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:

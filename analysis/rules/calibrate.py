@@ -36,8 +36,7 @@ class CalibratedRange(NamedTuple):
     """The range at which a preset clips a wanted share of the responses, counted as ``fspo analyse`` counts it: in the
     first epoch, of those with A != 0 (a correction: of all). The JSON file holds one such entry for each preset.
 
-    Written by ``fspo calibrate RUN --output FILE``. docs/theory.md section 2.
-    """
+    Written by ``fspo calibrate RUN --output FILE``. docs/theory.md section 2."""
 
     range_lo: Annotated[float, "lower range of the band", "nats; the rule's shape says times which power of L"]
     range_hi: Annotated[float, "upper range of the band", "as range_lo"]

@@ -4,8 +4,7 @@ A random projection to width D changes inner products of vectors a, b, c, d by e
 <c,d>) = (<a,c><b,d> + <a,d><b,c>) / D`` (exact for Gaussian projections). Each rollout has a new projection, so errors
 of different rollouts are independent and average out over a run. Within an update all responses have the same
 projection, so a jackknife over prompts does not show the projection's error. Every interval of a cosine therefore has
-this error added.
-"""
+this error added."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ def effective_width(run: Run) -> tuple[float, str]:
 
     For exact scores D is infinite. If the run measured its sketch error, D is ``1 / error^2``; otherwise D is the width
     that the log's header names. If the header names no width (a log of another trainer), D is infinite, and the text
-    says that the sketch's error is not known.
-    """
+    says that the sketch's error is not known."""
     if run.score_options.get("mode") == "exact":
         return math.inf, "exact scores"
     logged = [record.get(metric.COSINE_ERROR) for record in MetricsFile(run.path).read()[0]]

@@ -10,8 +10,7 @@ of the squared covariance of sqrt(p) r, and v LRE_2^2 is the variance of the est
 are plug-ins, biased upwards; their intervals come from simultaneous (Bonferroni) limits of r in all bins.
 
 ``python -m studies.coverage`` says how often the intervals hold the true value. No interval is given where fewer than
-``MIN_SHOWING`` clusters have a clipped response (or, where most are clipped, one that is not).
-"""
+``MIN_SHOWING`` clusters have a clipped response (or, where most are clipped, one that is not)."""
 
 from __future__ import annotations
 

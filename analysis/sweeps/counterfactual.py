@@ -1,7 +1,6 @@
 """``fspo sweep RUN``: what another setting of the rule would have done to the run's responses, one setting at a time.
 
-The sweep is counterfactual: the responses and their S are those of the log.
-"""
+The sweep is counterfactual: the responses and their S are those of the log."""
 
 from __future__ import annotations
 

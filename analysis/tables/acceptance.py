@@ -2,8 +2,7 @@
 
 The tables say how often a rule accepts responses, by length. They are made from sums over the log's rows, one sum for
 each bin and group of clusters (:mod:`analysis.rules.tally`), not from the rows themselves. So the time to make the
-tables from the sums does not grow with the log.
-"""
+tables from the sums does not grow with the log."""
 
 from __future__ import annotations
 
@@ -130,8 +129,7 @@ def tables_of(run: Run, tally: Tally, uses: Sequence[str] = USES) -> AcceptanceT
     ``tally`` holds the sums, for each rule and each of ``uses`` (`first`, `reused`).
 
     What happens outside the band does not change band acceptance. So of the counterfactual cases with the same band,
-    only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance.
-    """
+    only the case with outside = "drop" (for corrections "mask") gets rows of band acceptance."""
     tables, run_key = AcceptanceTables(), RunKey.of(run)
     for use in uses:
         if use not in tally.uses:
@@ -199,8 +197,7 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str
     """Return a text that says which share of the rows case number ``i`` leaves out; "" if it leaves out none.
 
     Rows are left out if no range gives the case's target acceptance in their block. The text also says why no range
-    does in the first of these blocks. ``counted`` is the number of rows that are not left out.
-    """
+    does in the first of these blocks. ``counted`` is the number of rows that are not left out."""
     windows, number = sums.no_range.get((i, rate), {}), sums.number[subset]
     if not windows or counted == number:
         return ""
@@ -214,8 +211,7 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     """Count the clusters with a row of the rarer outcome: clipped if most rows are accepted, else accepted.
 
     ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, and
-    such a row may keep a part of its weight (``between``), every cluster is counted.
-    """
+    such a row may keep a part of its weight (``between``), every cluster is counted."""
     if 2 * cut.sum() <= count.sum():
         return int(np.count_nonzero(cut))
     return len(count) if between else int(np.count_nonzero(count - cut))
@@ -224,8 +220,7 @@ def _unusual(count: Floats, cut: Floats, between: bool) -> int:
 def _slope(column: CaseCounts, some: np.ndarray, unusual: int) -> Slope:
     """Return the slope of acceptance on log2 of the length over the groups of clusters that ``some`` (G,) marks.
 
-    ``unusual`` is the number of clusters with a row of the rarer outcome, as `_unusual` counts them.
-    """
+    ``unusual`` is the number of clusters with a row of the rarer outcome, as `_unusual` counts them."""
     d, y = column.d[some].sum(1), column.y[some].sum(1)
     total = float(d.sum())
     if not total > 0:
@@ -240,8 +235,7 @@ def _centred(
 ) -> tuple[Floats, Floats]:
     """Return the sums (G,) of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
 
-    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0.
-    """
+    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0."""
     products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
     return dxx - 2 * mean_x * dx + mean_x**2 * d, products
 
@@ -296,8 +290,7 @@ def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
     own correction on tokens left the responses, which the log's column ``correction_weight`` holds.
 
     The result is empty if the run's correction acts on sequences, or if it has none on the analysed ratio. What a
-    correction on sequences leaves follows from a response's log-ratio and length, so the other rows tell it.
-    """
+    correction on sequences leaves follows from a response's log-ratio and length, so the other rows tell it."""
     if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
         return []
     rows = run.rows.take(np.flatnonzero(np.isfinite(run.rows.multiplier)))

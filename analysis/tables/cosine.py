@@ -16,8 +16,7 @@ If a correction is analysed (``--on engine`` or ``behaviour``), S is the engine 
 vectors are ``e^S_update A psi``, where S_update is the log-ratio of the update. So the unclipped gradient weights each
 response by exp(S_update) and by exp(S), as in T13. The clipped gradient replaces exp(S) by the factor M w of the
 correction. The case "none" leaves every response the factor 1, so its row shows what ignoring the mismatch costs. With
-``--on engine`` neither the unclipped nor the clipped gradient contains the policy lag D.
-"""
+``--on engine`` neither the unclipped nor the clipped gradient contains the policy lag D."""
 
 from __future__ import annotations
 
@@ -173,8 +172,7 @@ class _Use:
         """Add a block: the inner products of the unclipped and the clipped gradients of each of its updates.
 
         ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
-        block's n responses; ``weight`` (n, 1) is w = exp(S).
-        """
+        block's n responses; ``weight`` (n, 1) is w = exp(S)."""
         k = self.number
         for number in range(window.updates):
             at, one, gram = window.part(number, k)

@@ -3,8 +3,7 @@
 The rows of several updates and blocks are pooled, and the variance of S changes as training goes on. So the exponent H
 is measured on z, which is S / (scale_s sqrt(L)) less its mean in the bin, where ``scale_s`` is the root
 of sum S^2 / sum L over the rows of the same update. The division by ``scale_s`` removes differences between updates
-and leaves differences between lengths.
-"""
+and leaves differences between lengths."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ def update_scale(S: Floats, length: Floats, step: Ints) -> Floats:
 
 def moment_tables(run: Run, bins: Bins, window_size: int) -> tuple[list[MomentRow], list[ScalingRow]]:
     """Make two tables of one run: moments (mean, variance, ... of S in each bin) and scaling (how Var(S|L) grows with
-    the length, and the drift). A block has ``window_size`` rollouts.
-    """
+    the length, and the drift). A block has ``window_size`` rollouts."""
     moments: list[MomentRow] = []
     scaling: list[ScalingRow] = []
     window = windows(run.rows.rollout, window_size)
@@ -147,8 +145,7 @@ def _moments(key: tuple[RunKey, str, str], view: BinnedRows, bins: Bins) -> list
 def standardized(S: Floats, L: Floats, scale: Floats, bins: Ints) -> Floats:
     """Return z (N,), standardised S: S / (scale sqrt(L)) less the mean of this number in the row's bin.
 
-    ``scale`` (N,) is the scale of S in each row's update, from `update_scale`.
-    """
+    ``scale`` (N,) is the scale of S in each row's update, from `update_scale`."""
     z = S / (scale * np.sqrt(L))
     count = np.bincount(bins)
     mean = np.divide(np.bincount(bins, z), count, out=np.zeros(len(count)), where=count > 0)

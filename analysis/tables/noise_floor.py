@@ -2,8 +2,7 @@
 
 ``fspo train --noise-floor`` measures the noise floor: S with unchanged weights, which would be 0 in exact arithmetic.
 A run's share of clipped responses, its variance of S and its mean of S say something about the policy only if they are
-above the same numbers of the noise floor.
-"""
+above the same numbers of the noise floor."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ SOURCE = "user.source"
 class NoiseRow(NamedTuple):
     """What numerics alone do to S, with the same weights: one row for each source of noise and bin.
 
-    Written where ``fspo train --noise-floor`` measured it (RUN/noise); else empty.
-    """
+    Written where ``fspo train --noise-floor`` measured it (RUN/noise); else empty."""
 
     run: RunKey
     source: Annotated[str, "source of the noise, as the measurement names it", "text"]
@@ -47,8 +45,7 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
     """Read the log of the noise floor in the run folder, with notes about damaged files.
 
     The log is None if the folder has none or it cannot be read. It is None too if the analysed log-ratio is not the
-    update's S, because the noise floor is measured for S only.
-    """
+    update's S, because the noise floor is measured for S only."""
     columns = [
         "rollout",
         "prompt_id",

@@ -38,8 +38,7 @@ class OverTimeRow(NamedTuple):
 class TrainingRow(NamedTuple):
     """The numbers of metrics.jsonl: one row for each value.
 
-    Written where the run folder has metrics.jsonl; else empty.
-    """
+    Written where the run folder has metrics.jsonl; else empty."""
 
     run: RunKey
     rollout: Annotated[float, "number of the rollout; empty where the line has none", "rollout"]

@@ -1,6 +1,5 @@
 """Tables that the figure of acceptance by length draws beside its measured points: theory's curves, and the acceptance
-under numerical noise alone.
-"""
+under numerical noise alone."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ def theory_curve(
     named ``rule``. S is taken as normal: its mean is the band's centre, its variance sigma^2 L.
 
     sigma is set so that over bins with mean ``lengths`` (K,) and ``shares`` (K,) of the responses the mean acceptance
-    is ``overall``. The result is empty if no sigma does that, or if the rule has no band on whole sequences.
-    """
+    is ``overall``. The result is empty if no sigma does that, or if the rule has no band on whole sequences."""
     band = PRESETS[rule].rule if rule in PRESETS else CORRECTIONS.get(rule)
     if band is None or band.shape in ("none", "token") or not 0 < overall < 1:
         return np.empty(0)
@@ -34,8 +32,7 @@ def theory_curve(
 
 def theory_rows(rows: Frame, tables: Tables) -> Frame:
     """Return theory's curves of acceptance by length for the measured ``rows``: columns ``panel``, ``run``, ``rule``,
-    ``bin_mean`` and ``estimate``. The result is empty if the bins are not of length.
-    """
+    ``bin_mean`` and ``estimate``. The result is empty if the bins are not of length."""
     found = [pd.DataFrame(columns=["panel", "run", "rule", "bin_mean", "estimate"])]
     for (panel, run, rule), part in rows.groupby(["panel", "run", "rule"], sort=False) if tables.by_length else ():
         bins, whole = part[(part["bin"] >= 0) & (part["count"] > 0)], part[part["bin"] < 0]
@@ -53,8 +50,7 @@ def floors(tables: Tables) -> Frame:
     """Return the share of responses that numerical noise leaves in the band at unchanged weights (``estimate``), with
     the ends of its interval (``low``, ``high``), by run, source of the noise (``name``) and bin; bin -1 is all bins.
 
-    Sources that put no response out of the band are merged into one.
-    """
+    Sources that put no response out of the band are merged into one."""
     found: list[Frame] = [pd.DataFrame(columns=["run", "name", "bin"])]
     rows = tables.frames.get("noise_floor", pd.DataFrame({"run": []}))
     for _, own in rows.groupby("run"):

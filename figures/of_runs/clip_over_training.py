@@ -1,6 +1,5 @@
 """Share of responses out of the band over training (docs/theory.md section 1): a panel for each rule, and in it lines
-for the first, the middle and the last length bin.
-"""
+for the first, the middle and the last length bin."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ quantity."""
 
 def rows(tables: Tables) -> Frame:
     """Return the rows by bin of table ``over_time``, which has the share of responses out of the band for each block
-    of rollouts. Runs that trained without clipping are left out. The column ``panel`` is the rule of the run.
-    """
+    of rollouts. Runs that trained without clipping are left out. The column ``panel`` is the rule of the run."""
     found = tables["over_time"]
     found = need(found[(found["bin"] >= 0) & (found["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(found).assign(panel=found["trained_rule"])
@@ -71,8 +69,7 @@ def bin_looks(data: Frame) -> dict[str, Look]:
 
 def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | None = None) -> Axes:
     """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and bin
-    (``label``), in the look that ``known`` has for the bin. With ``shaded``, shade the intervals.
-    """
+    (``label``), in the look that ``known`` has for the bin. With ``shaded``, shade the intervals."""
     alone = data[data["estimate"].notna()].groupby(["label", "run"])["window"].nunique().eq(1).any()
     ax = draw.curves(
         data, ax, x="window", hue="label", units="run", ends=(), known=known, marks=bool(alone),

@@ -26,8 +26,7 @@ def rows(tables: Tables) -> Frame:
     """Return the rows of table ``lemma`` that have the cosine lemma's rho (T7) and the cosine.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained.
-    """
+    further panel shows the rules with which the runs were trained."""
     found, _ = lemma_updates(tables)
     found = need(found[found["outside"].isin(ZEROING)], "no rule that drops has scored updates")
     return views(drawable(found, ("rho", "cosine")))
@@ -37,8 +36,7 @@ def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes
     """Draw each update's cosine over its rho, with the lower bound sqrt(1 - rho^2) of docs/theory.md T7.
 
     T7 says nothing where rho >= 1, so that part is shaded. ``data`` has the columns ``rule``, ``rho`` and ``cosine``, a
-    row for each update; the y axis begins at ``lowest``, if no cosine is lower.
-    """
+    row for each update; the y axis begins at ``lowest``, if no cosine is lower."""
     ax, known = draw.new_axes(ax), looks(data["rule"])
     high = float(data["rho"].max())
     wide = high > 4

@@ -1,6 +1,5 @@
 """Cosine between clipped and unclipped gradient by rule, for drop, truncate and cap (T7), beside the cosine when as
-many responses are dropped at random.
-"""
+many responses are dropped at random."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def rows(tables: Tables) -> Frame:
     "random".
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
-    further panel shows the rules with which the runs were trained.
-    """
+    further panel shows the rules with which the runs were trained."""
     found = tables["cosine"]
     found = first_use(found[found["bin"] < 0])
     drawable(found[found["rule"] != "random"])

@@ -28,8 +28,7 @@ SIGNS = {
 
 def rows(tables: Tables) -> Frame:
     """Return the rows of table ``scaling`` that hold a drift: over all responses, over those with A > 0, and over those
-    with A < 0.
-    """
+    with A < 0."""
     tables.only_by_length("it has no bins: draw it without --by")
     found = first_use(tables["scaling"])
     found = found[found["subset"] == "all"] if (found["subset"] == "all").any() else found
@@ -41,8 +40,7 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
     and of A < 0 below each other. Grey ticks are minus k3 (an estimate of KL) per token.
 
     ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``,
-    ``drift_ci_high`` and ``k3_per_token``.
-    """
+    ``drift_ci_high`` and ``k3_per_token``."""
     ax = draw.new_axes(ax)
     data = data.sort_values(["trained_rule", "run"])
     milli = {"ci_low": data["drift_ci_low"], "ci_high": data["drift_ci_high"], "drift": data["drift_per_token"]}

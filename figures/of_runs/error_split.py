@@ -1,6 +1,5 @@
 """The two parts of the clipped gradient's error (T8): e_len, because clipping changes the shares of lengths, and e_in,
-because clipping changes the mean gradient of a length.
-"""
+because clipping changes the mean gradient of a length."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def rows(tables: Tables) -> Frame:
     """Return the rows of table ``lemma`` that have e_len and e_in, the two parts of the clipped gradient's error.
 
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one run's log.
-    If there is no such panel, one panel shows each run's own rule on its own log.
-    """
+    If there is no such panel, one panel shows each run's own rule on its own log."""
     found = views(drawable(lemma_updates(tables)[0], ("e_len", "e_in")))
     shared = found[found["log"] != ""]
     return found if shared.empty else shared
@@ -40,8 +38,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw both parts of the updates' errors (columns ``rule``, ``e_len``, ``e_in``): a row for each rule, with points
-    of e_len (by changed shares of lengths) above those of e_in (by clipping inside a length).
-    """
+    of e_len (by changed shares of lengths) above those of e_in (by clipping inside a length)."""
     long = data.melt(["rule"], list(COMPONENTS), "part", "value")
     mapped = {
         "color": ("part", {name: color for name, (_, color, _) in COMPONENTS.items()}),
@@ -69,8 +66,7 @@ def caption(tables: Tables) -> str:
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the two parts of the clipped gradients' errors, e_len and e_in (T8): a panel for each target acceptance, in
-    it a row for each rule and each choice of what happens outside the band.
-    """
+    it a row for each rule and each choice of what happens outside the band."""
     found = rows(tables)
     plain = found["outside"].isin(["drop", "mask"])
     found = found.assign(rule=found["rule"].where(plain, found["rule"] + ", " + found["outside"]))

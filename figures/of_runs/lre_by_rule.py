@@ -1,7 +1,6 @@
 """Length Reweighting Error by rule, for band, update and weight acceptance: dots with intervals.
 
-Formulas: docs/theory.md section 3.
-"""
+Formulas: docs/theory.md section 3."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ VIEW_MARKERS: tuple[tuple[str, bool], ...] = (("o", True), ("o", False), ("D", T
 
 def rows(tables: Tables) -> Frame:
     """Return the rows of table ``lre`` for LRE_2 and LRE_inf. The column ``panel`` names a target acceptance, which all
-    rules meet on one log, or is "as trained": each run's own rule on its own log.
-    """
+    rules meet on one log, or is "as trained": each run's own rule on its own log."""
     found = tables["lre"]
     found = found[found["norm"].isin(list(NORMS))]
     band = prefer(found[found["measure"] == "band"], "subset", "all", "nonzero")

@@ -44,8 +44,7 @@ def rows(tables: Tables) -> Frame:
 
 def plot_curves(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw a metric (``value``) against the rollout: a thin line for each ``run`` in the look of its ``trained_rule``,
-    with markers and bars of one standard error (``low``, ``high``) where logged.
-    """
+    with markers and bars of one standard error (``low``, ``high``) where logged."""
     marks = bool(data["low"].notna().any() or (data.groupby("run").size() == 1).any())
     ax = draw.curves(
         data, ax, x="rollout", y="value", hue="trained_rule", units="run", ends=("low", "high"), marks=marks,

@@ -1,6 +1,5 @@
 """How Var(S|L) grows with length: the fitted exponent 2H, beside the exponent 1 that the sqrt band needs (T1, section
-7).
-"""
+7)."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def plot_variances(data: Frame, ax: Axes | None = None, fits: Frame | None = Non
 
 def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
     """Draw fitted exponents 2H of Var(S|L) (columns ``trained_rule``, ``slope_2H``, ``ci_low``, ``ci_high``): a row for
-    each rule that trained, a mark for each run. A line marks 1, the exponent that sqrt bands need.
-    """
+    each rule that trained, a mark for each run. A line marks 1, the exponent that sqrt bands need."""
     known = looks(rules)
     mapped = draw.rule_marks("trained_rule", known)
     ax = draw.dots(data, ax, rows=list(known), row="trained_rule", x="slope_2H", mapped=mapped)
@@ -95,8 +93,7 @@ def caption(tables: Tables) -> str:
 @styled
 def figure(tables: Tables, style: Style) -> Figure:
     """Draw the variance of S by length and, in a second panel, the exponent with which it grows, fitted for each run
-    and placed by rule (docs/theory.md T1).
-    """
+    and placed by rule (docs/theory.md T1)."""
     found, fits = rows(tables), exponents(tables)
     known = looks(found["trained_rule"])
     panels = 2 if len(fits) else 1

@@ -24,8 +24,7 @@ TITLES = {"no drift error": "no drift", "drift -sigma^2/2": "drift $\\mu=-\\sigm
 
 def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw acceptance against length (columns ``rule``, ``kind``, ``length``, ``acceptance``, ``ci_low``, ``ci_high``):
-    rows of kind "formula" as curves, rows of kind "simulated" as points with intervals.
-    """
+    rows of kind "formula" as curves, rows of kind "simulated" as points with intervals."""
     known = looks(data["rule"])
     formula, points = data[data["kind"] == "formula"], data[data["kind"] == "simulated"]
     ax = draw.curves(formula, ax, x="length", y="acceptance", ends=(), known=known, marks=False)

@@ -1,7 +1,6 @@
 """The figure of angles between clipped and unclipped gradient, beside the bound of the cosine lemma (T7).
 
-One example in docs/theory.md, T7s, reaches the bound.
-"""
+One example in docs/theory.md, T7s, reaches the bound."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def clouds(tables: Tables) -> Frame:
 def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
     """Draw the cosine or the sine (``y``: "cosine" or "sine") of the angle between clipped and unclipped gradient
     against the cosine lemma's rho (columns ``source``, ``rho``), and the lemma's bound (T7); the axes of the sine are
-    logarithmic.
-    """
+    logarithmic."""
     ax = draw.new_axes(ax)
     rho = np.sin(np.linspace(0, np.pi / 2, 200)) if y == "cosine" else np.array([SMALLEST, 1.0])
     bound = [cosine_bound(r) or 0.0 for r in rho] if y == "cosine" else rho

@@ -30,8 +30,7 @@ def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw LRE and T3's two bounds on it over the largest drift error.
 
     The y axis fits the values of LRE, so a bound far above them is cut off. ``data`` has the columns ``x``, ``lre``,
-    ``one_sided`` and ``two_sided``.
-    """
+    ``one_sided`` and ``two_sided``."""
     long = data.melt("x", list(LINES), "line", "value")
     known = {name: look for name, (_, look) in LINES.items()}
     ax = draw.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)

@@ -1,6 +1,5 @@
 """How far the share of responses in a band is from the share under a Gaussian distribution of S, and the Berry-Esseen
-bound on that distance (T4).
-"""
+bound on that distance (T4)."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ LABELS = {"envelope": "envelope", "difference": "worst band"}
 def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) -> Axes:
     """Draw over length how far acceptance is from its value under a Gaussian distribution (column ``difference``), and
     the Berry-Esseen bound on that distance (``envelope``). Both axes are logarithmic; distances below ``lowest`` are
-    not shown.
-    """
+    not shown."""
     long = data.melt("length", list(CURVES), "line", "value")
     ax = draw.curves(long, ax, x="length", y="value", hue="line", ends=(), known=CURVES, marks=False)
     scales.decade_axis(ax.xaxis, data["length"])
@@ -40,8 +38,7 @@ def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) ->
 
 def caption(tables: Tables) -> str:
     """Return the caption of the Berry-Esseen figure, with the largest share of the bound that the distance reaches
-    under each distribution of token log-ratios.
-    """
+    under each distribution of token log-ratios."""
     table = tables["normal_approximation"]
     reached = (table["difference"] / table["envelope"]).groupby(table["distribution"], sort=False).max()
     return CAPTION.format(shares=", ".join(f"{WORDS.get(name, name)} {share:.2f}" for name, share in reached.items()))

@@ -150,5 +150,4 @@ METRICS = {
     EVAL + in_bin(BIN, BIN_COUNT): Metric("number of those in the bin", "responses"),
 }
 """Every metric that the trainer writes, in the order of the site's page. A word in capitals in a name, such as CAUSE,
-stands for one of several words.
-"""
+stands for one of several words."""

@@ -18,8 +18,7 @@ CORRECTION_MODES: dict[str, tuple[str, Outside]] = {
     "sequence_mask": ("mis", "mask"),
 }
 """For each value of TRL's vllm_importance_sampling_mode: our correction preset with the same shape of the band, and the
-value of ``outside`` that does to ratios outside the band what TRL does.
-"""
+value of ``outside`` that does to ratios outside the band what TRL does."""
 FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 """Options of TRL that drop tokens or responses in addition to the clip, each with the value at which it drops none."""
 

@@ -26,8 +26,7 @@ from fspo.policy.score_hooks import ScoreHooks
 BIG_VOCABULARY = 8192
 """Vocabulary size from which logits are always computed tile by tile.
 
-A model with a smaller vocabulary computes all logits at once if they fit in one tile.
-"""
+A model with a smaller vocabulary computes all logits at once if they fit in one tile."""
 _PROBE = (3.0, -70.0, 1024.0)
 """Test numbers appended to the output layer's result: if the model returns them unchanged, it does not alter logits."""
 # Models found to change the logits after the output layer (scaling, soft caps). For them log-probs cannot be computed

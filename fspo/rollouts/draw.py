@@ -3,8 +3,7 @@
 Prompts come from the training stream in its order. Prompts that are too long are skipped, so a rollout always has
 ``batch.prompts`` groups. Skipped prompts and responses without a gradient are counted; the responses are also counted
 by length bin. The position in the stream is one number in the state of the run, so a resumed run goes on with the next
-prompt.
-"""
+prompt."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Metrics of a run as pairs of a numerator and a count, and the metrics of a rollout that are known before its updates.
 
 The pairs of all processes and minibatches are added up, and the sums are divided once. Metrics that mean the same
-in TRL have TRL's names.
-"""
+in TRL have TRL's names."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 No other code decides what is clipped. The trainer and the evaluation of a log's rows call ``Clip.apply``. Sums over a
 complete log use ``Clip.excess`` to find the rows that a band may clip, and call ``Clip.side`` and ``Clip.edge_weight``
-for these alone. The same code computes with numpy arrays and with torch tensors.
-"""
+for these alone. The same code computes with numpy arrays and with torch tensors."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class Way(NamedTuple):
     ``cuts`` says which responses are clipped: "active" (A > 0: above the band; A < 0: below it), "above" (whatever the
     sign of A), or "both" (above or below, whatever the sign of A). A response that is clipped loses its weight if
     ``zeroes``; else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures evaluate
-    each clip rule, or each correction of the mismatch, with this way.
-    """
+    each clip rule, or each correction of the mismatch, with this way."""
 
     cuts: Literal["active", "above", "both"]
     zeroes: bool
@@ -73,8 +71,7 @@ def importance_weight(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
 def token_k3(log_ratio: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return ``exp(s) - 1 - s`` of each token log-ratio s: the k3 estimate of KL(old||new), nats.
 
-    In exp(s) an s above MAX_EXPONENT is replaced by MAX_EXPONENT.
-    """
+    In exp(s) an s above MAX_EXPONENT is replaced by MAX_EXPONENT."""
     return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
 
 

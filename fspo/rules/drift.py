@@ -86,8 +86,7 @@ DRIFTS: dict[Drift, Callable[[DriftStats | TokenMeans], Any]] = {
 def drift_stats(log_ratios: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> DriftStats:
     """Compute the drift statistics of token log-ratios (B, T), over the tokens where ``mask`` (B, T) is true.
 
-    Raises UserError if an unmasked log-ratio is not finite, or the shapes differ.
-    """
+    Raises UserError if an unmasked log-ratio is not finite, or the shapes differ."""
     if tuple(log_ratios.shape) != tuple(mask.shape):
         raise UserError(f"log_ratios {tuple(log_ratios.shape)} and mask {tuple(mask.shape)} must have one shape")
     k3, sq, count = token_sums(log_ratios, mask)

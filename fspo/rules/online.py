@@ -3,8 +3,7 @@
 An `OnlineRule` starts from a template rule. Before each update it gives an ordinary `Rule`, whose range comes from
 earlier updates alone. After the update it learns from that update's responses. The trainer and the counterfactual
 evaluation of a log use the same class, so the tables of a log show for an adaptive rule what the trainer would have
-done.
-"""
+done."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class OnlineRule:
         gives the target.
 
         The first call sets the range at which the target share of the responses is accepted. Each later call moves both
-        numbers by the gain (at least `GAIN`) times how far the accepted share was from the target.
-        """
+        numbers by the gain (at least `GAIN`) times how far the accepted share was from the target."""
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
@@ -189,8 +187,7 @@ class OnlineRule:
     def _widest(self) -> float:
         """Logarithm of the largest factor by which the band may be wider than ``template``, the band it started from.
 
-        At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH.
-        """
+        At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:

@@ -77,8 +77,7 @@ def preset(name: str, **changes: Any) -> Preset:
 
     A ``gamma`` makes a band that grows as sqrt(L) one that grows as L**gamma.
 
-    Raises UserError for an unknown preset or field; the message names the nearest known one.
-    """
+    Raises UserError for an unknown preset or field; the message names the nearest known one."""
     if name.lower() == "ppo":
         raise UserError(f"unknown rule {name!r}: PPO's clip of every token's ratio is the rule 'grpo'")
     check_name("preset", name, tuple(PRESETS), GONE_PRESETS)
@@ -90,8 +89,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
     """Return the correction ``name``, a `Rule`, with new values for the fields in ``changes``; None for "none".
 
     Raises UserError for an unknown correction or field, a lower range for a correction that ignores the lower edge, or
-    a correction on the update's ratio, on which only a clip rule may act.
-    """
+    a correction on the update's ratio, on which only a clip rule may act."""
     if name == "none":
         return None
     if name not in CORRECTIONS:
@@ -110,8 +108,7 @@ def check_ratios(rule: Rule, correction: Rule | None) -> None:
     """Check that the log-ratios on which a clip rule and a correction act go together.
 
     Raises UserError if the clip rule is on the engine ratio E or the rollout-policy ratio D + E, which updates do not
-    change, or if the correction is on the update's ratio S, which updates change.
-    """
+    change, or if the correction is on the update's ratio S, which updates change."""
     if rule.on != "update":
         raise UserError(
             f"rule {rule.label!r}: on={rule.on!r} does not change with the updates, so no clip bounds it; use update, "

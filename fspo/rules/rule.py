@@ -3,8 +3,7 @@
 A rule is a band ``[lo, hi]`` on a sum of ``n`` token log-ratios, a weight, and what happens outside the band
 (docs/theory.md section 2). For sequence rules ``n`` is the response's length, for token rules 1. The rule says where
 the band lies; fspo/rules/clip.py decides what happens outside it. The same code computes with numpy arrays and with
-torch tensors.
-"""
+torch tensors."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ class Rule:
     def edges_vary(self) -> bool:
         """Whether the band of a logged response is known only from the edges ``lo`` and ``hi`` in its row of the log.
 
-        Otherwise the band follows from this rule and the logged drift.
-        """
+        Otherwise the band follows from this rule and the logged drift."""
         return self.adapt != "none"
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,8 +19,7 @@ class CacheLayer(CacheLayerMixin):
     """Keys and values of one attention layer in preallocated buffers, whose first rows are the unfinished responses.
 
     The buffers keep all token positions. Attention layers with a sliding window need no special case: their mask leaves
-    old positions out.
-    """
+    old positions out."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -41,8 +40,7 @@ class CacheLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the keys and values of new positions, (rows, heads, positions, size), to the cache.
 
-        Return views of all keys and values that the cache holds for these rows.
-        """
+        Return views of all keys and values that the cache holds for these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length
@@ -146,8 +144,7 @@ def run_fast(
 def _survivors(alive: np.ndarray) -> np.ndarray:
     """Return the numbers of the unfinished rows in an order in which few rows of the key-value cache must be moved.
 
-    The last unfinished rows take the places of finished ones; the others stay where they are.
-    """
+    The last unfinished rows take the places of finished ones; the others stay where they are."""
     count = int(alive.sum())
     keep = np.arange(count)
     keep[~alive[:count]] = count + np.flatnonzero(alive[count:])

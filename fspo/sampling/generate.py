@@ -22,8 +22,7 @@ from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
 class _Picker(LogitsProcessor):
     """Sample a token for each row and set all other logits to -inf, so that greedy search takes the sampled token.
 
-    ``logprobs`` collects the log-probabilities of the sampled tokens.
-    """
+    ``logprobs`` collects the log-probabilities of the sampled tokens."""
 
     def __init__(self, noise: Noise, width: int, config: SamplingConfig) -> None:
         self.noise, self.width, self.config = noise, width, config
@@ -72,8 +71,7 @@ def run_generate(
 def _plain_generation(model: PreTrainedModel) -> Iterator[None]:
     """Hide the model's generation defaults during the block.
 
-    A repetition penalty or top-p among them would change the distribution.
-    """
+    A repetition penalty or top-p among them would change the distribution."""
     base = base_model(model)
     kept = base.generation_config
     base.generation_config = GenerationConfig()

@@ -78,8 +78,7 @@ class Noise:
         """Return the uniform numbers of the responses ``rows`` at one token position, float64 (len(rows),).
 
         The first call in a block of positions draws the numbers of the whole block, for the rows that it names. Later
-        calls in the block may name only some of these rows.
-        """
+        calls in the block may name only some of these rows."""
         block, column = divmod(position, _NOISE_BLOCK)
         if block != self.block:
             self.block, self.table = block, np.zeros((len(self.keys), _NOISE_BLOCK))

@@ -21,8 +21,7 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     which is the row's largest absolute value / 127. Weights and activations are multiplied in the model's type, as by
     kernels for int8 weights. Activations are not rounded: torch's dynamic quantisation takes one scale for a whole
     batch, so the distribution of a response would depend on the responses beside it. Parameters that keep their values
-    are shared with the model.
-    """
+    are shared with the model."""
     if precision == "same":
         return model
     if precision == "bfloat16":

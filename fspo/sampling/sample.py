@@ -6,8 +6,7 @@ responses only through the last bits of the logits.
 
 Two engines draw the same tokens: ``fast``, a short loop over the model's forward with one preallocated key-value cache
 that drops finished rows, and ``generate``, transformers' own generation. A third, ``vllm``, has a vLLM server sample
-with its own noise.
-"""
+with its own noise."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ needs the folder under the same path on a shared file system.
 
 vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run draws
 other responses in the rollouts that it repeats. How far its log-probs are from the trainer's is logged as
-``engine_log_ratio``. Training uses its log-probs only in a correction or in a rule on the total ratio.
-"""
+``engine_log_ratio``. Training uses its log-probs only in a correction or in a rule on the total ratio."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ class Server:
     def model(self) -> str:
         """Return the name under which the vLLM server serves the model in ``folder``.
 
-        Raises UserError if the server serves another model.
-        """
+        Raises UserError if the server serves another model."""
         reply = self.ask("/v1/models")
         for served in reply.get("data", []) if isinstance(reply, dict) else []:
             if (root := served.get("root")) and Path(root).resolve() == self.folder:
@@ -191,8 +189,7 @@ def write_weights(model: PreTrainedModel, folder: Path) -> None:
     Each file is written to a subfolder first and then moved into place, so the server never reads a partial file.
 
     Raises UserError if the folder holds files that this program did not write, if another process writes to it, or if
-    it cannot be written.
-    """
+    it cannot be written."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).exists():
         raise UserError(
             f"{folder} holds files that this program did not write: name a new or empty "

@@ -1,7 +1,6 @@
 """Bins of length, or of another coordinate: quantile bins by default, or edges that the user gives.
 
-All rules and runs that are compared use the same bins.
-"""
+All rules and runs that are compared use the same bins."""
 
 from __future__ import annotations
 

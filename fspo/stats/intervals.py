@@ -21,16 +21,14 @@ PERCENT = f"{100 * CONFIDENCE:g} %"
 def t_quantile(df: float, level: float = CONFIDENCE) -> float:
     """Return the half-width, in standard errors, of the two-sided Student's t interval on ``df`` degrees of freedom.
 
-    With infinite ``df`` it is the half-width of the normal interval. It is NaN if ``df`` is not positive.
-    """
+    With infinite ``df`` it is the half-width of the normal interval. It is NaN if ``df`` is not positive."""
     return float(special.stdtrit(df, (1 + level) / 2))
 
 
 def sample_interval(values: ArrayLike, level: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return the mean of independent values (N,) and both ends of its Student's t interval.
 
-    The ends are NaN with fewer than two values, and the mean is NaN with none.
-    """
+    The ends are NaN with fewer than two values, and the mean is NaN with none."""
     x = np.asarray(values, np.float64)
     mean = float(x.mean()) if x.size else float("nan")
     half = float(t_quantile(x.size - 1, level) * x.std(ddof=1) / np.sqrt(x.size)) if x.size >= 2 else float("nan")

@@ -124,8 +124,7 @@ def prompt_order(size: int | None, seed: int, start: int, count: int) -> np.ndar
     alone, so a resumed run continues from its position, a single number.
 
     ``size`` is the number of examples; with None (an endless task) the example at position i is example i. The result
-    is int64 (count,).
-    """
+    is int64 (count,)."""
     positions = np.arange(start, start + count, dtype=np.int64)
     if size is None:
         return positions

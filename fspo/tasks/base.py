@@ -116,8 +116,7 @@ class TeachingTask(Task, Protocol):
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
         """Return the prompt and the worked solution, without its end token, of the warm-up's example ``index``.
 
-        The prompt is never a held-out one. With ``slips`` some steps of the solution may be wrong.
-        """
+        The prompt is never a held-out one. With ``slips`` some steps of the solution may be wrong."""
         ...
 
 

@@ -4,8 +4,7 @@ A prompt is ``?:CCSS+DD=`` and a step is ``CCSS+DD`` with a separator, one of ``
 left, SS the state and DD the number d, two digits each, least significant digit first, so that the model has seen the
 lower digit before it needs the carry. The last step ends with the end token in place of the separator. So
 ``?:3071+52=`` (add 25 three times to 17) may go on ``2024+52,1076+52;0029+52<eos>``. A correct response has 8 tokens
-per step, 8 to 256 in all, and each step can be computed from the step before it alone.
-"""
+per step, 8 to 256 in all, and each step can be computed from the step before it alone."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tupl
     """Draw one example: return its number of additions n, start x and addend d, and further uniform numbers.
 
     Stream "warmup" gets four further numbers for each step, from which its worked solution is made. The streams "train"
-    and "eval" get none.
-    """
+    and "eval" get none."""
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
     spare = 4 * config.max_steps if stream == "warmup" else 0
@@ -172,8 +170,7 @@ class ChainAdd:
 def build_tokenizer(phrases: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Build the character-level tokenizer of 24 tokens (pad 0, eos 1, unk 2); it adds no special token to a text.
 
-    Each text in ``phrases`` becomes one more token.
-    """
+    Each text in ``phrases`` becomes one more token."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

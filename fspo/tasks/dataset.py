@@ -110,8 +110,7 @@ class DatasetTask:
     """The task whose examples are the rows of a data set; of rows that share a prompt it has the first.
 
     Raises UserError if the source cannot be read, a row cannot be used (the message names file, place and fix), or no
-    row is left.
-    """
+    row is left."""
 
     def __init__(self, config: DatasetConfig, name: str = "dataset") -> None:
         self.name = name

@@ -2,8 +2,7 @@
 
 A model with random weights knows no language, so its tokenizer writes token ids as numbers: "17 4 902". The rewards of
 two responses differ nearly always, so every group has advantages and every update moves the weights. Training on this
-task tests that a model of a given shape can be trained; it teaches the model nothing of use.
-"""
+task tests that a model of a given shape can be trained; it teaches the model nothing of use."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class EvenTokens:
 def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     """Build a tokenizer that writes each token as the number of its id, with spaces between tokens.
 
-    The end token, id 0, is written ``<end>``. A word that is no id is read as the end token.
-    """
+    The end token, id 0, is written ``<end>``. A word that is no id is read as the end token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -51,8 +51,7 @@ class GymConfig:
 def make_gym_task(dataset: str, options: Mapping[str, Any], task: type[GymTask]) -> GymTask:
     """Build a task of the class ``task`` from one mapping of options: those of `GymConfig` and those of the dataset.
 
-    Raises UserError for an unknown dataset or option; the message suggests the nearest known name.
-    """
+    Raises UserError for an unknown dataset or option; the message suggests the nearest known name."""
     from reasoning_gym.factory import DATASETS
 
     from fspo.tasks import build_config
@@ -90,8 +89,7 @@ class GymTask:
 
     The first ``eval_size`` positions of one seeded dataset are held out; the next ``size`` positions are for
     training. A training position is replaced by another one if its question is held out or the package fails to
-    generate it. Which position replaces it depends on the index of the replaced one alone.
-    """
+    generate it. Which position replaces it depends on the index of the replaced one alone."""
 
     def __init__(self, dataset: str, config: GymConfig, options: Mapping[str, Any]) -> None:
         import reasoning_gym

@@ -43,8 +43,7 @@ def known_options(known: Mapping[str, Any], options: Mapping[str, Any]) -> dict[
     """Return the options of a known data set with the user's ``options`` in place of those of the same name.
 
     Of the option ``judge``, a mapping, only the fields that the user gives are replaced. If the user gives ``path``,
-    the subset and the splits of the copy on the Hugging Face hub are left out.
-    """
+    the subset and the splits of the copy on the Hugging Face hub are left out."""
     merged = {key: value for key, value in known.items() if "path" not in options or key not in _PLACE}
     merged |= options
     if isinstance(known.get("judge"), Mapping) and isinstance(options.get("judge"), Mapping):

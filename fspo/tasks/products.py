@@ -8,8 +8,7 @@ is above 0, the next step adds the first number to the sum, once or twice. When 
 by ten and turns to the digit R. So the solution to ``27 * 21`` may be
 ``21720000,11727200;01724500|1-720450/0-727650,<answer>567</answer>``. Where one of the numbers is 0 or 1, the solution
 is the answer alone. A correct response has 4 to 187 tokens, and each step but the first can be computed from the step
-before it alone.
-"""
+before it alone."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ class ProductsTask(GymTask):
     def data_options(self) -> dict[str, Any]:
         """Return the options that the warm-up texts depend on.
 
-        Raises UserError if the questions are not products of two numbers below 100.
-        """
+        Raises UserError if the questions are not products of two numbers below 100."""
         given = self.dataset.config
         terms = given.min_terms == given.max_terms == 2
         if not terms or given.max_digits > 2 or given.allow_negation:
@@ -96,8 +94,7 @@ class ProductsTask(GymTask):
 
     def build_tokenizer(self) -> PreTrainedTokenizerFast:
         """Build chain-add's tokenizer with four more tokens: the texts before and after the two numbers in a prompt,
-        and the answer's tags.
-        """
+        and the answer's tags."""
         example = self.example("train", 0)
         before, _, after = str(example.prompt).partition(str(example.info["expression"]))
         return build_tokenizer([before, after, OPEN, CLOSE])

@@ -1,8 +1,7 @@
 """Verifiers in worker processes that can be killed: no content of a response can hang or crash training.
 
 A worker that exceeds its time limit is killed by its parent (pebble's ProcessPool) and replaced. ``signal.alarm`` is
-not used: it works in the main thread alone, and in other threads it would make every reward 0.
-"""
+not used: it works in the main thread alone, and in other threads it would make every reward 0."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ _setup_error = ""
 def _set_up_worker(factory: Callable[..., Verify], args: tuple, memory_limit_gib: float | None) -> None:
     """Build the verifier in a worker process, before the time limit of the first call begins.
 
-    If that fails, every verification of this worker fails with the error.
-    """
+    If that fails, every verification of this worker fails with the error."""
     global _verify, _setup_error
     try:
         _verify = factory(*args)

@@ -1,8 +1,7 @@
 """Verifiers that give a response its reward: exact match, math-verify, or a function that the user names.
 
 Verifiers that may hang (math-verify, user functions) run in worker processes that can be killed
-(`fspo.tasks.verifier_pool`). The comparison of texts takes time linear in them and runs in this process.
-"""
+(`fspo.tasks.verifier_pool`). The comparison of texts takes time linear in them and runs in this process."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def normalise(text: str) -> str:
 def math_factory() -> Callable[..., float]:
     """Build a verifier that compares answers with the package math-verify.
 
-    The package's own time limit (``signal.alarm``) is switched off, because `VerifierPool` limits the time.
-    """
+    The package's own time limit (``signal.alarm``) is switched off, because `VerifierPool` limits the time."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -84,8 +82,7 @@ def math_factory() -> Callable[..., float]:
 def load_function(path: str) -> Callable[..., Any]:
     """Import the user's reward function ``module:function`` and check that it can be called with response and answer.
 
-    Raises UserError if the module or function does not exist, or the function cannot be called so.
-    """
+    Raises UserError if the module or function does not exist, or the function cannot be called so."""
     module_name, _, name = path.partition(":")
     here = os.getcwd()
     # Let Python look for modules in the working folder too, which it does not do for a console script.
@@ -106,8 +103,7 @@ def load_function(path: str) -> Callable[..., Any]:
 class Verifier:
     """Judges responses to examples by the verifier that its configuration names.
 
-    Raises UserError for an unknown verifier, a missing package, or a reward function that cannot be loaded.
-    """
+    Raises UserError for an unknown verifier, a missing package, or a reward function that cannot be loaded."""
 
     def __init__(self, config: VerifierConfig) -> None:
         self.config = config

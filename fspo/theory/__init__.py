@@ -1,7 +1,6 @@
 """The formulas of docs/theory.md: acceptance by length, Length Reweighting Error, bounds, and the cosine lemma.
 
-Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities.
-"""
+Everything is numpy in float64. Log-ratios are in nats, lengths in tokens, acceptances are probabilities."""
 
 from fspo.theory.acceptance import (
     band_acceptance,

@@ -1,7 +1,6 @@
 """Bounds on the change of acceptance if an assumption fails.
 
-They cover errors of drift and scale (T3), tails that are not Gaussian and dependent tokens (T4).
-"""
+They cover errors of drift and scale (T3), tails that are not Gaussian and dependent tokens (T4)."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ BERRY_ESSEEN_IID = 0.4748
 def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
     """Return a bound (K,) on the change of the acceptance at each length if the centre of a sqrt band is wrong (T3).
 
-    ``u_lo`` and ``u_hi`` are the half-widths and ``x`` (K,) the errors of the centre, in standard deviations of S.
-    """
+    ``u_lo`` and ``u_hi`` are the half-widths and ``x`` (K,) the errors of the centre, in standard deviations of S."""
     u_lo, u_hi = (number(name, u, 0, infinite=True) for name, u in (("u_lo", u_lo), ("u_hi", u_hi)))
     x = numbers("x", x, why="drift errors in standard units")
     slope = abs(_phi(u_hi) - _phi(u_lo))
@@ -35,8 +33,7 @@ def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
 def scale_error_bound(tau: float) -> float:
     """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T3).
 
-    The spread sigma_l sqrt(l) at length l is off from sigma sqrt(l) by |log(sigma_l/sigma)| <= tau.
-    """
+    The spread sigma_l sqrt(l) at length l is off from sigma sqrt(l) by |log(sigma_l/sigma)| <= tau."""
     return 2 * PHI_1 * number("tau", tau, 0, why="it is the largest |log(sigma_l / sigma)|")
 
 
@@ -44,8 +41,7 @@ def lre_bound(bound: float, a_0: float, *, one_sided: bool) -> float | None:
     """Return a bound on LRE_inf if the acceptance at every length is within B (``bound``) of a constant a_0.
 
     It is B/(a_0 - B) if the errors of the band's centre, or of the spread of S, have one sign at all lengths
-    (``one_sided``), else 2B/(a_0 - B); None if B >= a_0 (docs/theory.md T3).
-    """
+    (``one_sided``), else 2B/(a_0 - B); None if B >= a_0 (docs/theory.md T3)."""
     bound = number("B", bound, 0, infinite=True, why="it bounds |a(l) - a_0|")
     a_0 = number("a_0", a_0, 0, 1, above=True, why="an acceptance")
     if bound >= a_0:
@@ -119,8 +115,7 @@ def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
     """Return Var(S) / (l sigma^2) at length l if token log-ratios are a stationary Gaussian AR(1) process (T4).
 
     ``ar`` is its coefficient and sigma^2 its long-run variance. Half the absolute logarithm of this ratio is the error
-    of the spread, tau in `scale_error_bound`.
-    """
+    of the spread, tau in `scale_error_bound`."""
     if not -1 < number("ar", ar) < 1:
         raise UserError(f"ar={ar} must lie in (-1, 1) for stationary tokens")
     lengths = checked_lengths(lengths)

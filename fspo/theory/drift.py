@@ -14,8 +14,7 @@ def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
     """Return E[S | L] in nats: log(p_new(l) / p_old(l)) - KL(old(.|l) || new(.|l)) (T6).
 
     It holds for two policies with the same possible responses of length l. ``length_ratio`` (K,) > 0 is
-    p_new(l) / p_old(l) = E[e^S | L = l], ``kl`` (K,) is in nats (Cover and Thomas, Information Theory, 2.5.3).
-    """
+    p_new(l) / p_old(l) = E[e^S | L = l], ``kl`` (K,) is in nats (Cover and Thomas, Information Theory, 2.5.3)."""
     ratio = numbers("length_ratio", length_ratio, 0, above=True, why="a ratio of probabilities")
     kl = numbers("kl", kl, 0, why="a KL divergence")
     one_shape("length_ratio and kl", ratio, kl)
@@ -25,8 +24,7 @@ def drift_given_length(length_ratio: ArrayLike, kl: ArrayLike) -> Floats:
 def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
     """Return m_L = log E[e^S | L] - Var(S | L)/2 in nats: the mean of S given L if S is normal given L (T6).
 
-    ``mean_weight`` (K,) > 0 is E[e^S | L = l], ``variance`` (K,) is Var(S | L = l), nats^2.
-    """
+    ``mean_weight`` (K,) > 0 is E[e^S | L = l], ``variance`` (K,) is Var(S | L = l), nats^2."""
     weight = numbers("mean_weight", mean_weight, 0, above=True, why="a mean of e^S")
     variance = numbers("variance", variance, 0)
     one_shape("mean_weight and variance", weight, variance)

@@ -1,7 +1,6 @@
 """Length Reweighting Error: how an acceptance that depends on length changes the shares of the lengths.
 
-docs/theory.md section 3 defines it.
-"""
+docs/theory.md section 3 defines it."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def relative_acceptance(p: ArrayLike, a: ArrayLike) -> tuple[Floats, Floats, flo
 
     The relative acceptance of a length l is a(l)/a_bar - 1.
 
-    Raises UserError if p is empty, negative or sums to 0, if a is negative, or if a_bar = 0.
-    """
+    Raises UserError if p is empty, negative or sums to 0, if a is negative, or if a_bar = 0."""
     shares, accepted = as_numbers("p", p), as_numbers("a", a)
     if shares.ndim != 1 or shares.shape != accepted.shape or shares.size == 0:
         raise UserError("p and a must be vectors of one length >= 1: one entry for each length or bin")

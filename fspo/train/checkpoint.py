@@ -5,8 +5,7 @@ file ``past-00000002.safetensors`` for each version of the weights that a later 
 weights (FSDP2) folders ``model``, ``optimizer`` and ``past-00000002`` stand in place of the files, and each process
 writes its shards there. Any number of processes can load a checkpoint of either kind. A checkpoint is written under a
 temporary name and renamed when it is complete. Everything else that a run depends on (noise, order of the data,
-learning rate) follows from the configuration and from the numbers in state.json.
-"""
+learning rate) follows from the configuration and from the numbers in state.json."""
 
 from __future__ import annotations
 
@@ -131,8 +130,7 @@ def _made(target: Path, shared: bool, writes: bool) -> Iterator[Path]:
     """Yield the temporary folder in which the checkpoint ``target`` is made.
 
     The process whose ``writes`` is true makes the folder and renames it to ``target`` at the end. If ``shared``, the
-    other processes write to the folder too, and get its name from that process.
-    """
+    other processes write to the folder too, and get its name from that process."""
     folders = [str(target)]
     if not writes:
         with writing(target, SafetensorError):
@@ -238,8 +236,7 @@ def _load_moments(
 ) -> None:
     """Make the optimizer's moments and fill them from the files at ``path``.
 
-    ``listed`` maps the name of each tensor in the files to a tensor of its shape and type without values.
-    """
+    ``listed`` maps the name of each tensor in the files to a tensor of its shape and type without values."""
     targets = {}
     for key, like in listed.items():
         kind, _, name = key.partition(".")

@@ -1,8 +1,7 @@
 """Make sure that a run folder belongs to one run and that one process writes to it.
 
 ``run.json`` marks the folder as a run of this trainer and names the process that last wrote to it. ``run.lock`` is
-locked while a process writes; the system frees the lock when that process ends, even if it is killed.
-"""
+locked while a process writes; the system frees the lock when that process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def claim_folder(accelerator: Accelerator, config: TrainConfig) -> None:
     Every process must call this function, but only the main process reads and writes.
 
     Raises UserError on every process, if the folder was not made by this trainer, if it holds another run, if it holds
-    this run and ``resume`` is off, if another process writes to it, or if it cannot be written.
-    """
+    this run and ``resume`` is off, if another process writes to it, or if it cannot be written."""
     refused: list[str | None] = [None]
     if accelerator.is_main_process:
         try:
@@ -87,8 +85,7 @@ def clean(run: Path) -> None:
 def _traces(run: Path) -> Iterator[Path]:
     """Yield the files and folders of a run that exist in the run folder.
 
-    Their order is: configuration, metrics, gradient log, checkpoints, exported model.
-    """
+    Their order is: configuration, metrics, gradient log, checkpoints, exported model."""
     files = [run / CONFIG, run / METRICS]
     files += [*log_paths(run), *(run / CHECKPOINTS).glob("step-*"), run / MODEL]
     return (file for file in files if file.exists())
@@ -97,8 +94,7 @@ def _traces(run: Path) -> Iterator[Path]:
 def _lock(run: Path) -> None:
     """Become the only writer of a folder until this process ends or releases it.
 
-    Raises UserError if another process writes to the folder.
-    """
+    Raises UserError if another process writes to the folder."""
     key = run.resolve()
     if key in _held:
         return

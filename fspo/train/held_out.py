@@ -15,8 +15,7 @@ def evaluate(model: PreTrainedModel, collector: Collector, config: TrainConfig, 
     """Sample one response to each of the first ``eval.prompts`` held-out prompts and return the evaluation's metrics.
 
     ``step`` is the number of updates made so far. Every evaluation of a run samples with the same noise, so that
-    evaluations differ by the weights alone.
-    """
+    evaluations differ by the weights alone."""
     size, prompts = collector.task.size("eval"), config.eval.prompts
     indices = np.arange(prompts if size is None else min(prompts, size))
     batch = collector.collect(

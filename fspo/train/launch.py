@@ -36,8 +36,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
     Raises UserError if another number of processes runs than was asked for (accelerate may silently run independent
     copies of the training; see the launch commands in docs/train.md), if the model would not be sharded although FSDP
-    was asked for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker.
-    """
+    was asked for, if DeepSpeed was asked for, or if accelerate does not know or cannot load a tracker."""
     refuse_deepspeed()
     try:
         accelerator = Accelerator(
@@ -69,8 +68,7 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 def init_trackers(accelerator: Accelerator, config: TrainConfig, step: int) -> None:
     """Start accelerate's trackers.
 
-    TensorBoard drops its entries from update ``step`` on, because a resumed run writes them again.
-    """
+    TensorBoard drops its entries from update ``step`` on, because a resumed run writes them again."""
     if not config.tracker_names():
         return
     for i, name in enumerate(accelerator.log_with):
@@ -83,8 +81,7 @@ def model_source(config: TrainConfig, accelerator: Accelerator) -> str | Path:
     """Return the folder or name of the model that training starts from.
 
     The embedded model, small and built in, is first trained on worked solutions of the task (the warm-up). The main
-    process does this, and the other processes then find the result in the cache.
-    """
+    process does this, and the other processes then find the result in the cache."""
     check_place(config.model.name_or_path, config.task.name)
     if config.model.name_or_path != EMBEDDED:
         return config.model.name_or_path
@@ -105,8 +102,7 @@ def load_policy(
     """Return the model to train and its tokenizer: the given ones, or else those that the configuration names.
 
     Raises UserError if the model or the tokenizer cannot be loaded, or if the tokenizer has tokens that the model
-    lacks.
-    """
+    lacks."""
     source = model_source(config, accelerator) if model is None else ""
     tokenizer = tokenizer or load_tokenizer(config.model.tokenizer or source)
     model = model or load_model(

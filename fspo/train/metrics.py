@@ -2,8 +2,7 @@
 
 A metric that TRL has with the same meaning has TRL's name. ``clip_ratio/{low,high,region}_mean`` are shares of the
 responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``weight_capped``, ``length_bin/*``, ``lre_*`` and
-``seq_log_ratio/*`` leave out the first update of a rollout, because S = 0 there.
-"""
+``seq_log_ratio/*`` leave out the first update of a rollout, because S = 0 there."""
 
 from __future__ import annotations
 

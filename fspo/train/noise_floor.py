@@ -4,8 +4,7 @@ The weights do not change, so the log-ratio S is 0 in exact arithmetic. A measur
 training pass, the padding and composition of a batch, or another sampler. If a run's clip rate is no higher than the
 clip rate of these measured S, the run's clip rate says nothing about the rule.
 ``fspo train --config RUN/config.yaml --noise-floor`` measures the noise floor on the run's own model and task. It
-writes the log ``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run.
-"""
+writes the log ``RUN/noise/gradlog``, which ``fspo analyse`` draws beside the run."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def noise_config(config: TrainConfig) -> TrainConfig:
 
     Raises UserError if that folder holds a measurement already, or if accelerate would shard the model. With sharded
     weights every process must run the same number of passes, and the sources of noise run different numbers on each
-    process.
-    """
+    process."""
     if asked_for("FSDP"):
         raise UserError("the noise floor is measured on whole models: start it without FSDP")
     run, folder = Path(config.output), Path(config.output) / NOISE
@@ -97,8 +95,7 @@ def measure(config: TrainConfig, **parts: Any) -> Path:
 
     The log's rows have the phase ``noise`` and name their source in the column ``user.source``. Rows of the source
     ``engine`` compare the trainer's log-probs with the sampler's. ``parts`` (model, tokenizer, task) are handed to the
-    trainer.
-    """
+    trainer."""
     trainer = Trainer(noise_config(config), **parts)
     updater, batch = trainer.updater, trainer.sample(0, Counts())
     plan = plan_microbatches(

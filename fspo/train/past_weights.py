@@ -32,8 +32,7 @@ class Versions:
     def add(self, version: int) -> None:
         """Keep a copy of the present weights under ``version``, the number of updates made so far.
 
-        Copies of older weights that no rollout will sample from any more are dropped.
-        """
+        Copies of older weights that no rollout will sample from any more are dropped."""
         parts = trainable(self.model) if self.staleness else {}
         present = {name: local(p).detach().to("cpu", copy=True) for name, p in parts.items()}
         self._kept = [*self._kept, (version, present)][-self.staleness - 1 :]
@@ -52,8 +51,7 @@ class Versions:
     def sampling_weights(self) -> Iterator[None]:
         """Put the weights that sample the next rollout into the model for the ``with`` block.
 
-        After the block the model holds the present weights again. The block must not change weights.
-        """
+        After the block the model holds the present weights again. The block must not change weights."""
         if not self.stale:
             yield
             return
@@ -66,8 +64,7 @@ class Versions:
     def past(self) -> Iterator[int]:
         """Put each past version of the weights into the model in turn, the oldest first, and yield its number.
 
-        At the end the present weights are put back. The consumer must take all versions and change no weights.
-        """
+        At the end the present weights are put back. The consumer must take all versions and change no weights."""
         try:
             for version, weights in self._kept[:-1]:
                 self._put(weights)

@@ -27,8 +27,7 @@ class Reporter:
     """Shows the progress of one run and stores its metrics.
 
     Every process has a Reporter, but only that of the main process shows a progress bar and writes metrics.jsonl.
-    ``seconds`` holds the wall time of each part of the present rollout or evaluation.
-    """
+    ``seconds`` holds the wall time of each part of the present rollout or evaluation."""
 
     def __init__(self, accelerator: Accelerator, config: TrainConfig) -> None:
         self.accelerator, self.config, self.run = accelerator, config, Path(config.output)

@@ -28,8 +28,7 @@ class ScoreLog:
     """Takes the responses' scores at chosen updates and writes this process's rows of the gradient log.
 
     ``rule`` is the clip rule that trains, ``model`` the model before accelerate wraps it. The log gets one ``user.*``
-    column for each entry of ``info`` in the task's first training example.
-    """
+    column for each entry of ``info`` in the task's first training example."""
 
     def __init__(self, config: TrainConfig, rule: Rule, model: PreTrainedModel, updater: Updater, task: Task) -> None:
         self.config, self.rule, self.model, self.updater = config, rule, model, updater

@@ -1,8 +1,7 @@
 """Find updates that must be skipped, and stop a run that has skipped too many.
 
 An update must be skipped if on any process its loss or gradient is infinite or NaN, or an importance weight that is not
-clipped is too large. It is then skipped on all processes and counted. Too many skipped updates end the run.
-"""
+clipped is too large. It is then skipped on all processes and counted. Too many skipped updates end the run."""
 
 from __future__ import annotations
 

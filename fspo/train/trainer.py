@@ -205,8 +205,7 @@ class Trainer:
 
         The sums and counts of the rollout's metrics are added to ``counts``.
 
-        Raises UserError if the verifier failed on every response.
-        """
+        Raises UserError if the verifier failed on every response."""
         config = self.config
         with self.versions.sampling_weights():
             drawn = draw(
@@ -239,8 +238,7 @@ class Trainer:
         """Build this process's shards of one minibatch, with old log-probs under the present weights.
 
         If past weights sampled the responses, the log-probs under the past weights are computed too. ``rows`` are the
-        minibatch's row numbers in ``batch``.
-        """
+        minibatch's row numbers in ``batch``."""
         needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
         plan = plan_microbatches(
             rows,
@@ -304,8 +302,7 @@ class Trainer:
     def _step(self, counts: Counts, cause: str | None) -> str | None:
         """Clip the gradient's norm and update the weights, or skip the update on all processes alike.
 
-        Returns why the update was skipped (a key of `fspo.train.skipped_updates.CAUSES`), or None if it was made.
-        """
+        Returns why the update was skipped (a key of `fspo.train.skipped_updates.CAUSES`), or None if it was made."""
         config = self.config.optim
         rate = learning_rate(self.state.step, config)
         for group in self.optimizer.param_groups:

@@ -1,8 +1,7 @@
 """Log-probabilities and gradients of the clipped objective, computed by one process on its part of a minibatch.
 
 A *shard* is a microbatch with its tensors and old log-probs. Old and new log-probs are computed by the same code on the
-same shard, so S = 0 before the first update if two passes over the same weights agree.
-"""
+same shard, so S = 0 before the first update if two passes over the same weights agree."""
 
 from __future__ import annotations
 
@@ -161,8 +160,7 @@ class Updater:
 
         They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio. They take a
         forward pass at the present weights, because the band's centre must be known before the pass that computes the
-        gradient.
-        """
+        gradient."""
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
@@ -177,8 +175,7 @@ class Updater:
 
         They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
         correction acts on. Updates do not change this s_t, so no forward pass is needed. The result is None if the
-        correction has no drift.
-        """
+        correction has no drift."""
         if self.correction is None or not self.correction.needs_stats:
             return None
         sums = DriftStats()

@@ -113,8 +113,7 @@ def wrong_log_probs(rng: np.random.Generator, one: bool = False, swapped: bool =
 
 RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
 """Lower and upper range of each correction that treats a response as a whole. With these ranges each correction changes
-the factor of some responses of a small policy.
-"""
+the factor of some responses of a small policy."""
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:

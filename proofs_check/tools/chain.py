@@ -14,8 +14,7 @@ from proofs_check.tools.policy import SmallPolicy, all_responses, next_symbol, t
 
 SAMPLERS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 2, "temperature": 1.3})
 """Sampling options (temperature, top-p, top-k) of the distribution that draws the responses in the enumerated checks,
-as arguments of `make_chain`.
-"""
+as arguments of `make_chain`."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:

@@ -16,8 +16,7 @@ from proofs_check.models import (
 
 MU, SIGMA = -0.00045, 0.03
 """Drift mu = -sigma^2/2 (nats per token) and scale sigma (nats per root token) of the log-ratio models that checks
-sample from.
-"""
+sample from."""
 MODELS: dict[str, LogRatioModel] = {
     "Gaussian": GaussianTokens(MU, SIGMA),
     "AR(1)": AutoregressiveTokens(MU, SIGMA, 0.6),
