@@ -89,6 +89,7 @@ train --config /nowhere/run.yaml -> File does not exist: '/nowhere/run.yaml'
 train --config list.yaml -> Unexpected config
 train --config binary.yaml -> codec can't decode
 train --config pipe.yaml -> pipe.yaml is no regular file
+train --output file/run -> choose another --output
 train --output file -> --output file is a file: name a folder
 train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
 train --output begun -> begun holds a run already (config.yaml): add --resume true
@@ -122,6 +123,7 @@ analysis none --edges [9,5,1] -> edges
 analysis none --rules [fspoo] -> did you mean 'fspo'
 analysis none --rules [fspo,fspo] -> rules
 analysis none --targets [2] -> targets
+analysis none --targets rloo -> option targets
 analysis none --targets [.nan] -> targets
 analysis none --by nothing -> nothing
 analysis none --by entropi -> did you mean 'entropy'
@@ -141,26 +143,41 @@ analysis none --window 0 -> at least 1 rollout
 analysis none --bims 4 -> did you mean --bins?
 analysis foreign -> did not write it, so it is not overwritten
 doctor torn -> torn
+doctor none --fail-on trunkation -> did you mean 'truncation'
+doctor missing -> does not exist
+doctor -> required: runs
+doctor empty -> no gradient log
+doctor no/run --follow -> neither this run folder nor its parent exists
+doctor none none --follow -> start fspo doctor for each
 doctor badyaml -> config.yaml is no valid YAML
 doctor aliases -> an alias stands for another value: write it out
 train --output aliases --resume true -> an alias stands for another value: write it out
 doctor none --json file -> did not write it, so it is not overwritten
-import empty.csv -> empty.csv
-import noise.parquet -> noise.parquet
+import empty.csv -> Empty CSV file
+import noise.parquet -> cannot be read
+import none --output again -> holds a gradient log already
+import missing --output again -> does not exist
+import empty --output again -> holds no log
+import table.csv --aggregation sum -> choose from response, token
+import table.csv --range-lo 0.1 -> belong to a rule
+import table.csv --updates-per-rollout 0 -> at least 1 update
+import table.csv --print_shtb a -> unrecognized arguments: --print_shtb a (
+import double.csv -> names the column 'length' twice
 import table.csv --output full -> full
 import table.csv --colums a=b -> did you mean --columns?
 import table.csv --rule fspoo -> did you mean 'fspo'
+import table.csv --rule ppo -> is the rule 'grpo'
 import table.csv --rule fspo --range-hi .nan -> range_hi
 import table.csv --columns {{length:nothing}} -> nothing
 import table.csv --columns x -> columns
-calibrate clipped -> clipped
+calibrate clipped -> trained with rule 'fspo', which clips
 calibrate none --target .nan -> target
 calibrate none --rules [fspoo] -> did you mean 'fspo'
 calibrate empty -> no gradient log
 calibrate none --output file -> did not write it, so it is not overwritten
 sweep foreign -> did not write it, so it is not overwritten
 sweep none --bins 0 -> bins
-sweep none --only [nothing] -> nothing
+sweep none --only [outsid] -> outside
 proofs --out file -> is a file: name a folder
 proofs --out foreign-checks -> did not write it, so it is not overwritten
 proofs --out /dev/null/x -> cannot write /dev/null/x: Not a directory
@@ -198,9 +215,14 @@ report no-summary -> summary.json cannot be read: move it away, then run `fspo a
 report {long} -> File name too long
 train --output {long} -> File name too long
 figures none -> none
+figures missing -> does not exist: give a run folder
+figures none none -> named twice
+figures none --by entropy -> --by entropy` first
+figures none --by entropi -> did you mean 'entropy'
+report none --output file -> did not write it, so it is not overwritten
 figures --theory --output full -> name a new or an empty folder
-figures --theory --width a3 -> a3
-figures --theory --only [nothing] -> nothing
+figures --theory --width neurip -> did you mean 'neurips'
+figures --theory --only [cosine_tightnes] -> did you mean 'cosine_tightness'
 repro --target .nan -> target
 repro --rollouts 0 -> unrecognized arguments: --rollouts 0
 repro --width a3 -> a3
@@ -272,6 +294,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name / "analysis" / damaged).write_text("{}")
     (root / "table.csv").write_text("prompt_id,length,log_ratio,advantage\n0,5,0.1,1\n0,6,-0.1,-1\n")
     (root / "empty.csv").write_text("")
+    (root / "double.csv").write_text("prompt_id,length,log_ratio,length\n1,2,0.5,3\n")
     (root / "noise.parquet").write_bytes(b"\x00" * 64)
     nested = [f"m{i}: &m{i} {{l: *m{i - 1}, r: *m{i - 1}}}\n" for i in range(1, 25)]  # 2^24 values in 600 bytes
     (root / "aliases/config.yaml").write_text("m0: &m0 {x: 1}\n" + "".join(nested))

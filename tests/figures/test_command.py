@@ -56,23 +56,8 @@ def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys)
     skipped = {c["name"]: c["skipped"] for c in json.loads((tmp_path / "captions.json").read_text())}
     assert "only unclipped runs" in skipped["clip_over_training"]
     assert skipped["lre_by_rule"] == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{none}"], "does not exist: give a run folder"),
-        (["{run}", "--width", "neurip"], "did you mean 'neurips'"),
-        (["{run}", "--only", "[cosine_bond]"], "did you mean 'cosine_bound'"),
-        (["{run}", "{run}"], "named twice"),
-        (["{none-s0}", "--only", "[clip_over_training]"], "nothing could be drawn"),
-    ],
-)
-def test_bad_input_names_the_cure(case_runs, tmp_path, arguments, message):
-    places = {"{run}": case_runs("one")[0], "{none}": tmp_path / "no", "{none-s0}": case_runs("near-one")[0]}
-    values = [str(places.get(a, a)) for a in arguments]
-    with pytest.raises(UserError, match=message):
-        main([*values, "--output", str(tmp_path / "out")])
+    with pytest.raises(UserError, match="nothing could be drawn"):
+        main([str(case_runs("near-one")[0]), "--output", str(tmp_path / "out"), "--only", "[clip_over_training]"])
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):

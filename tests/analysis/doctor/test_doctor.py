@@ -210,26 +210,6 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     assert main(["doctor", str(good)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["doctor", "RUN", "--fail-on", "trunkation"], "did you mean 'truncation'"),
-        (["doctor", "nowhere"], "does not exist"),
-        (["doctor"], "required: runs"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, arguments, message):
-    write_run(tmp_path / "run", replace(Plan(), rollouts=1), 0)
-    with pytest.raises(UserError, match=message) as error:
-        main([str(tmp_path / "run") if a == "RUN" else a for a in arguments])
-    assert "\n" not in str(error.value)
-
-
-def test_a_folder_without_a_log_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="no gradient log"):
-        main(["doctor", str(tmp_path)])
-
-
 def scalars(run, **values):
     """Ten lines of metrics and no gradient log; a callable gets the line's number."""
     run.mkdir(exist_ok=True)

@@ -10,11 +10,8 @@ import threading
 import time
 from typing import Any
 
-import pytest
-
 from analysis.doctor.command import main
 from analysis.live.follow import Follower
-from fspo.base.errors import UserError
 from fspo.gradlog.files import log_paths
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
@@ -84,13 +81,3 @@ def test_ctrl_c_before_the_first_rollout_is_one_line(tmp_path):
     assert process.returncode == 130
     assert said.startswith("interrupted")
     assert said.count("\n") == 1
-
-
-def test_a_mistyped_path_is_refused(tmp_path):
-    with pytest.raises(UserError, match="neither this run folder nor its parent exists"):
-        main([str(tmp_path / "no" / "run"), "--follow"])
-
-
-def test_it_reads_one_run(tmp_path):
-    with pytest.raises(UserError, match="start fspo doctor for each"):
-        main([str(tmp_path), str(tmp_path), "--follow"])

@@ -469,9 +469,3 @@ def test_decimals_are_numbers_and_a_step_of_19_digits_is_refused(tmp_path):
     pq.write_table(pa.table(table | {"step": pa.array([0, 10**18])}), tmp_path / "u.parquet")
     with pytest.raises(UserError, match="step is 1000000000000000000 in row 2"):
         import_run(tmp_path / "u.parquet", tmp_path / "other")
-
-
-def test_a_column_named_twice_is_refused(tmp_path):
-    (tmp_path / "t.csv").write_text("prompt_id,length,log_ratio,length\n1,2,0.5,3\n")
-    with pytest.raises(UserError, match="names the column 'length' twice"):
-        import_run(tmp_path / "t.csv", tmp_path / "run")

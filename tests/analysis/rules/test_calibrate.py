@@ -55,11 +55,6 @@ def test_the_printed_options_are_those_of_the_file(shared: Path, capsys: pytest.
     assert second == "--rule.preset none"
 
 
-def test_a_clipped_run_is_refused(simulate) -> None:
-    with pytest.raises(UserError, match=r"trained with rule 'fspo', which clips.*--rule.preset none"):
-        main(["calibrate", str(simulate("clipped", width=0))])
-
-
 def test_corrections_are_calibrated_on_the_mismatch_of_any_run(tmp_path, capsys) -> None:
     run = write_log(tmp_path / "run", Plan(engine=0.04, rollouts=6, width=0))  # trained with fspo, which clips
     assert main(["calibrate", str(run), "--on", "engine", "--target", "0.85"]) == 0

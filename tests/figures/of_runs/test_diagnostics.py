@@ -14,10 +14,8 @@ from figures import find_module
 from figures.__main__ import main
 from figures.style import Style
 from figures.tables import load
-from fspo.base.errors import UserError
 from tests.figures.conftest import write_run
 from tests.figures.looking import assert_legible, titled
-from tests.record.make_record import LOGS
 
 
 def test_the_noise_floor_beside_the_points(case_tables):
@@ -82,11 +80,3 @@ def test_figures_of_another_partition_are_legible(by_entropy, monkeypatch, name)
     style = Style("acl-column")
     with style.context():
         assert_legible(find_module(name).figure(load(by_entropy, "entropy"), style), style, monkeypatch)
-
-
-def test_a_partition_that_was_not_analysed_names_the_command(tmp_path):
-    run = str(LOGS / "grpo")
-    with pytest.raises(UserError, match=r"fspo analyse .* --by entropy` first"):
-        main([run, "--by", "entropy", "--output", str(tmp_path)])
-    with pytest.raises(UserError, match="did you mean 'entropy'"):
-        main([run, "--by", "entropi", "--output", str(tmp_path)])

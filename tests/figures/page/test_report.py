@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from figures.page import story
-from figures.page.command import main
-from figures.page.report import SECTIONS, WHO, decision, issues, plain, table, write_report
+from figures.page.report import SECTIONS, decision, issues, plain, table, write_report
 from figures.tables import load
 from fspo.base.errors import UserError
 from tests.figures.conftest import write_run
@@ -136,12 +135,3 @@ def test_damaged_files_are_named_with_the_fix(run, name, content):
     first = "move it away, then " if content and name == "summary.json" else ""
     with pytest.raises(UserError, match=f"{re.escape(file.name)} cannot be read: {first}run .*again"):
         written(run)
-
-
-def test_the_command_refuses_what_it_did_not_write(run, tmp_path):
-    mine = tmp_path / "mine.html"
-    mine.write_text("mine")
-    with pytest.raises(UserError, match="did not write it, so it is not overwritten"):
-        main([str(run), "--output", str(mine)])
-    assert mine.read_text() == "mine"
-    assert WHO in SECTIONS

@@ -113,12 +113,6 @@ def test_bad_input_names_the_cure(tmp_path: Path, more: list[str], message: str)
     assert "\n" not in str(error.value)
 
 
-def test_output_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write to .*choose another --output"):
-        train.main(arguments(tmp_path, "--output", str(tmp_path / "file" / "run")))
-
-
 def test_a_run_whose_S_is_0_is_sent_to_the_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = ["--batch.minibatches", "1", "--batch.epochs", "1", "--rollouts", "1"]
     assert train.main(arguments(tmp_path, *once)) == 0
