@@ -149,9 +149,9 @@ def dots(
         same = place.groupby(place)
         count = same.transform("size")
         at = place + (same.cumcount() - (count - 1) / 2) * np.minimum(0.06, 0.2 / count)
-        properties: dict[str, Any] = {"marker": "o", "fill": True, "pointsize": 3.8, "stroke": 0.8} | look
-        properties |= {name: data[column].map(values) for name, (column, values) in (mapped or {}).items()}
-        data = data.assign(at=at, **properties)
+        given: dict[str, Any] = {"color": "C0", "marker": "o", "fill": True, "pointsize": 3.8, "stroke": 0.8} | look
+        given |= {name: data[column].map(values) for name, (column, values) in (mapped or {}).items()}
+        data = data.assign(at=at, **given)
         if set(ends) <= set(data) and len(ends):
             intervals(data, ax.hlines, "at", ends, data["color"])
         points = ax.scatter(

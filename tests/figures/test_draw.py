@@ -31,8 +31,7 @@ def test_acceptance_of_a_table_of_ones_own_on_new_axes(table):
     ax = plot_acceptance(table)
     points = marked(ax, color=LOOKS["fspo"].color, marker="o")
     np.testing.assert_array_equal(points[:, 1], table["estimate"][3:])
-    shift = points[:, 0] / table["bin_mean"][3:]
-    np.testing.assert_allclose(shift, 2**-0.035)  # fspo stands left of the other rule
+    np.testing.assert_allclose(points[:, 0] / table["bin_mean"][3:], 2**-0.035)  # fspo stands left of the other rule
     assert len(marked(ax)) == 5
     assert bars(ax, 1) == {(0.75, 0.85), (0.65, 0.75), (0.85, 0.95)}
 
@@ -45,3 +44,4 @@ def test_rows_and_what_stands_below_each_other_in_them(table):
     # two estimates share a place: they are spread around it
     np.testing.assert_allclose(marked(ax, marker="D"), [[0.8, 1.09], [0.7, 1.15], [0.8, 0.09], [0.7, 0.15]])
     assert bars(ax, 0) == {(0.75, 0.85), (0.65, 0.75), (0.85, 0.95)}
+    assert len(marked(draw.dots(table, rows=["mine"], row="rule"), color="#1F77B4", marker="o")) == 2
