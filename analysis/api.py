@@ -66,7 +66,8 @@ def analyse(source: Source, columns: Mapping[str, str] | None = None, **options:
     Parameters
     ----------
     source, columns
-        As in `load_run`. Tables of a run folder are also written to it, as ``fspo analyse`` does.
+        A run folder or a log to import, and the names of its columns, as for `load_run`. Tables of a run folder are
+        also written to it.
     options
         Keyword arguments of `analysis.options.Options`: ``rules``, ``targets``, ``bins``, ``by``, ``on``, ...
 
@@ -87,7 +88,7 @@ def doctor(source: Source, columns: Mapping[str, str] | None = None) -> pd.DataF
     Parameters
     ----------
     source, columns
-        As in `load_run`.
+        A run folder or a log to import, and the names of its columns, as for `load_run`.
 
     Raises
     ------

@@ -137,8 +137,9 @@ def analyse_runs(
     progress: Progress = lambda part, share=1.0: None,
     workers: str | None = None,
 ) -> dict[Path, dict[str, Any]]:
-    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder. ``progress`` and
-    ``workers`` are those of `analyse`.
+    """Analyse run folders with common bins, write RUN/analysis, and return the summaries by folder. ``progress`` is
+    called with the name of a part and the share of it that was done since the last call, ``workers`` is a number of
+    Dask workers or a scheduler's address.
 
     Raises
     ------

@@ -68,7 +68,7 @@ END_EVERY = 200
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part of the benchmark runs: on tiny shapes of models or not, for how many seconds, in which folder."""
+    """Where a part of the benchmark runs: with models of tiny shapes or not, for how many seconds, in which folder."""
 
     tiny: bool
     seconds: float
@@ -85,8 +85,7 @@ class Place:
         return self.device.type == "cpu"
 
     def shape(self, name: str) -> str:
-        """Return the name of a model with random weights: of the shape ``name``, or of a tiny shape if the part is
-        tiny."""
+        """Return the name of a model with random weights: of the shape ``name``, or tiny if the part is tiny."""
         if not self.tiny:
             return RANDOM + name
         small_qwen3(width=64, vocab_size=9000).save_pretrained(self.folder / "tiny")
@@ -104,8 +103,7 @@ def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) 
 
 
 def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return a batch (as of `make_batch`) of ``rows`` prompts of 8 random tokens with responses of 2 to ``tokens``
-    random tokens."""
+    """Return a batch of token ids, masks and positions by name: ``rows`` responses of 2 to ``tokens`` random tokens."""
     draw = np.random.default_rng(0)
     prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
     batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
@@ -113,8 +111,8 @@ def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) 
 
 
 def check_log_probs(at: Place) -> dict[str, Any]:
-    """Compare token log-probs computed tile by tile, and from whole logits, with those from whole logits in float64.
-    Tiles pass if their largest error is no more than twice that of the whole logits in the same type."""
+    """Compare token log-probs computed tile by tile, and from whole logits, with those from whole logits in float64, on
+    the device of ``at``. Tiles pass if their error is at most twice that of whole logits in the same type."""
     shape, found = shape_of(at.shape("Qwen3-0.6B-Base")), {}
     batch = random_batch(shape.vocab_size, 4, 64, at.device)
     mask, exact = batch["response_mask"], torch.empty(0)
@@ -134,8 +132,9 @@ def check_log_probs(at: Place) -> dict[str, Any]:
 
 
 def check_scores(at: Place) -> dict[str, Any]:
-    """Compare the scores with autograd's gradients, each response by itself, in float64; return the errors of cosines
-    and norms by name, and whether they pass. Scores are stored in float16, so cosines may differ by twice 2^-11."""
+    """Compare each response's score with its gradient by autograd in float64, on the device of ``at``; return by name
+    the errors of cosines and norms, and whether they pass. As float16, stored scores may change cosines by twice 2^-11.
+    """
     exact, model = copies(small_qwen3(), torch.float64, torch.float32, device=at.device)
     batch = random_batch(24, 8, 64, at.device)
     scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
@@ -150,8 +149,8 @@ def check_scores(at: Place) -> dict[str, Any]:
 
 
 def check_engines(at: Place) -> dict[str, Any]:
-    """Sample with both engines in float32 and return the share of equal responses by name; it passes at .9, because
-    logits differ in their last bits."""
+    """Sample with both engines in float32 on the device of ``at``; return the share of equal responses by name. It
+    passes at .9, because logits differ in their last bits."""
     name = at.shape("Qwen3-0.6B-Base")
     with torch.device(at.device):
         model = build_random_model(shape_of(name), "float32", seed=0)
@@ -165,7 +164,7 @@ def check_engines(at: Place) -> dict[str, Any]:
 
 
 def check_trainer(at: Place) -> dict[str, Any]:
-    """Train in bfloat16: S must be 0 before the first update, and a run that is resumed must repeat the whole run."""
+    """Train in the place ``at``: S must be 0 before the first update, and a resumed run must repeat the whole one."""
     logs = []
     for folder, steps in (("whole", (2,)), ("resumed", (1, 2))):
         for rollouts in steps:
@@ -184,7 +183,7 @@ def check_trainer(at: Place) -> dict[str, Any]:
 
 
 def correctness(at: Place) -> Found:
-    """Check the device's numbers: log-probs, scores, sampling and training; yield each result with its name."""
+    """Check the numbers of the device of ``at``: log-probs, scores, sampling, training; yield each result by name."""
     yield "log_probs", check_log_probs(at)
     yield "scores", check_scores(at)
     yield "engines", check_engines(at)
@@ -192,8 +191,8 @@ def correctness(at: Place) -> Found:
 
 
 def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
-    """Return the options of a run on even-tokens, in the folder ``run``: a model of the configuration ``shape``, random
-    bfloat16 weights, no LoRA, and ``options``."""
+    """Return the options of a run on even-tokens, in the folder ``run`` of the place ``at``: a model of the
+    configuration ``shape``, random bfloat16 weights, no LoRA, and ``options``."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=at.cpu,
@@ -210,7 +209,7 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
 
 def train(at: Place, config: c.TrainConfig, began: float, seconds: float, **parts: Any) -> list[dict[str, Any]]:
     """Train for the rollouts that fit into ``seconds`` since the time ``began``; return the metrics of each rollout.
-    ``parts`` (model, tokenizer, task) go to the trainer."""
+    ``config`` holds the run's options, ``parts`` (model, tokenizer, task) go to the trainer."""
 
     class Limited(Trainer):
         def _rollouts(self) -> dict[str, float]:
@@ -248,8 +247,9 @@ def matmul_rate(device: torch.device, size: int) -> float:
 
 
 def qwen3(at: Place, lora: bool) -> Found:
-    """Train a model of Qwen3-8B's shape, with LoRA or without; yield seconds, memory, the share of the rate of matrix
-    products that is reached, and numbers of the analysed log."""
+    """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, in the place ``at`` (`Place`). Yield by name
+    memory (GiB), the FLOP/s of a product of matrices, of each phase the seconds of a rollout and which share of that
+    FLOP/s it reaches, clip rates and cosines of the analysed log by length, and, with LoRA, the seconds of sampling."""
     began = time.monotonic()
     config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
     if at.tiny:
@@ -326,7 +326,8 @@ def by_length(run: str) -> dict[str, Any]:
 
 
 def learning(at: Place) -> Found:
-    """Warm a model up on chain-add, then train it under each rule; yield the numbers by which the claims are judged."""
+    """Warm a model up on chain-add in the place ``at``, then train it under each rule; yield by name each run's rewards
+    and the numbers by which the claims are judged."""
     task, began = ChainAdd(), time.monotonic()
     size = {} if at.tiny else {"width": 768, "heads": 12, "num_hidden_layers": 14}
     model: Any = build_embedded_model(0, small_qwen3(vocab_size=len(task.build_tokenizer()), **size))
@@ -363,8 +364,8 @@ def learning(at: Place) -> Found:
 
 
 def trl(at: Place) -> Found:
-    """Run the comparison with TRL (benchmarks/trl_rollout_step.py) at Qwen3-0.6B's shape on the device; yield what it
-    found."""
+    """Compare a rollout step of this trainer and of TRL's at Qwen3-0.6B's shape (benchmarks/trl_rollout_step.py), in
+    the place ``at``; yield the seconds and memory of each."""
     out = at.folder / "trl.json"
     command = [sys.executable, str(Path(__file__).with_name("trl_rollout_step.py")), "--out", str(out), "--rounds", "1"]
     case = "tiny" if at.tiny else "qwen3-0.6b-gpu"
@@ -384,7 +385,8 @@ PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
 
 
 def child(name: str, shapes: str, seconds: str, out: str) -> None:
-    """Run the part ``name`` in this process for at most ``seconds``, and write its results to the file ``out``."""
+    """Run the part ``name`` in this process for at most ``seconds``, with tiny models if ``shapes`` is "tiny"; write
+    its results to ``out``."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):
@@ -393,8 +395,8 @@ def child(name: str, shapes: str, seconds: str, out: str) -> None:
 
 
 def run_part(name: str, shapes: str, seconds: float, out: Path) -> dict[str, Any]:
-    """Run the part ``name`` in a process of its own and end it after ``seconds``; return its status and what it found
-    till then. ``shapes`` says whether models are tiny."""
+    """Run the part ``name`` in a process of its own, which writes to the file ``out``, and end it after ``seconds``;
+    return its status and what it found till then. ``shapes`` "tiny" makes the models tiny."""
     out.unlink(missing_ok=True)
     code = "import sys, gpu; gpu.child(*sys.argv[1:])"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]

@@ -175,7 +175,8 @@ def outside_dots(
     data: Frame, rules: Sequence[str], ax: Axes | None = None, *, x: str = "estimate", **more: Any
 ) -> Axes:
     """Draw the column ``x`` as dots: each rule has a row of the panel, and in it one dot for each treatment outside the
-    band (drop, mask, truncate, cap) that the column ``outside`` names. ``more`` are further arguments of `dots`."""
+    band (drop, mask, truncate, cap) that the column ``outside`` names. ``more`` are further arguments of `dots`, such
+    as ``ends`` and ``step``."""
     here = [name for name in OUTSIDE_MARKERS if (data["outside"] == name).any()]
     mapped = {"color": ("outside", OUTSIDE_COLORS), "marker": ("outside", OUTSIDE_MARKERS)}
     ax = dots(data, ax, rows=rules, row="rule", x=x, by="outside", order=here, mapped=mapped, **more)
@@ -184,8 +185,8 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return what `dots` takes as ``mapped`` to draw rules, named in the column ``column``, in the colours and markers
-    of ``known``."""
+    """Return, for the argument ``mapped`` of `dots`, the colour and the marker of each rule from its look in ``known``:
+    by property ("color", "marker") the pair of ``column``, which names a row's rule, and the property by rule."""
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 

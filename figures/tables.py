@@ -235,7 +235,8 @@ def views(frame: Frame) -> Frame:
 
 
 def view_words(rows: Frame) -> str:
-    """Return words for a caption that say on whose log rules are compared. ``rows`` are those that `views` returns."""
+    """Return words for a caption that say on whose log rules are compared, from the column ``log`` of the drawn
+    ``rows``."""
     shared = next((log for log in rows["log"] if log), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if (rows["log"] == "").any():

@@ -65,8 +65,9 @@ def first_epoch(rows: Rows) -> Rows:
 def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "update") -> NDArray[np.bool_]:
     """Return which of the rows (N,) the rule clips if its range is set on them to clip the share ``clip_rate``.
 
-    The range is set for each number of updates since the rollout by itself, because S spreads with the updates. All
-    rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the band.
+    The range is set separately for the rows of the first, second, ... update of a rollout, because S spreads with the
+    updates. All rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the
+    band.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand,
 
 
 def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int) -> list[Estimate]:
-    """Return every estimand of the finished run in the folder ``run``.
+    """Return an estimate, with its value, of every estimand that the finished run in the folder ``run`` gives.
 
     Parameters
     ----------
@@ -168,14 +169,13 @@ def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int
     Raises
     ------
     UserError
-        If the folder holds no log that can be analysed.
-    """
+        If the folder holds no log that can be analysed."""
     found = of_clipping(load_run(run).rows) if runs in OFFLINE else of_training(run, rule, rollouts)
     return [Estimate(task, runs, seed, *row) for row in found]
 
 
 def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -> bool:
-    """Return whether ``estimates`` has numbers of a run already; the other arguments are those of `measure`."""
+    """Return whether ``estimates`` has numbers already of the run of this task, set of runs, rule and seed."""
     same = (estimates.task == task) & (estimates.runs == runs) & (estimates.seed == seed)
     return bool((same if runs in OFFLINE else same & (estimates.rule == rule)).any())
 
@@ -187,8 +187,7 @@ def read_estimates(files: Sequence[Path], planned: Collection[tuple[str, str, in
     Raises
     ------
     UserError
-        If a file is missing or has other columns than `Estimate`, or if two files hold the same estimate.
-    """
+        If a file is missing or has other columns than `Estimate`, or if two files hold the same estimate."""
     tables = [pd.DataFrame(columns=list(Estimate._fields))]
     for file in files:
         try:

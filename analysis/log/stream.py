@@ -96,8 +96,8 @@ class Stream:
     def of(
         files: Sequence[LogFile], partition: Partition, ratio: LoggedRatio = UPDATE, recomputed: Recompute = nothing
     ) -> Stream:
-        """Make the stream of a log's files for an analysis of one log-ratio and partition; ``recomputed`` is passed to
-        `analysis.log.usable.usable`, which may compare logged with recomputed columns.
+        """Make the stream of a log's files for an analysis of one log-ratio and partition; ``recomputed`` compares the
+        logged columns of rows that are read with recomputed ones, and counts those that differ.
 
         The footers of the files say which rollouts the log holds. Where a row group of a Parquet file holds several
         rollouts, the column ``rollout`` is read instead."""

@@ -29,8 +29,8 @@ Recompute = Callable[[GradLog], Mapping[str, int]]
 
 
 def nothing(log: GradLog) -> Mapping[str, int]:
-    """Return no counts: pass this function to `usable` in place of the comparison of logged with recomputed columns,
-    where another call of `usable` makes that comparison for the same rows."""
+    """Return no counts. It is passed to `usable` in the place of the comparison of logged with recomputed columns, if
+    another call makes that comparison for the same rows."""
     del log
     return {}
 

@@ -2,8 +2,7 @@
 
 The rule in the log's header gives edges, sides, multipliers and weights (docs/theory.md section 2). Over a response's
 tokens the sums of s_t, of s_t^2 and of k3 = exp(s_t) - 1 - s_t bound each other, whatever the s_t are. The doctor
-(``fspo doctor``) and the integrity check of ``summary.json`` call the functions of this module.
-"""
+(``fspo doctor``) and the integrity check of ``summary.json`` call the functions of this module."""
 
 from __future__ import annotations
 
@@ -104,8 +103,8 @@ def differing(
     log: GradLog, rule: Rule | None, correction: Rule | None = None, *, imported: bool = False
 ) -> dict[str, int]:
     """Return counts by name. For each column NAME, "NAME_compared" is the number of rows of complete rollouts in which
-    the column was recomputed, and "NAME_differs" the number of those in which the logged value differs. The parameters
-    are those of `recompute`."""
+    the column was recomputed, and "NAME_differs" the number of those in which the logged value differs. ``rule`` and
+    ``correction`` are those of the log's header, ``imported`` says whether another trainer made the log."""
     columns = numbers(log, (*INPUTS[3:], "engine_log_ratio", "staleness_log_ratio", *FOLLOWS_FROM))
     columns |= {name: log.column(name).astype(np.int64, copy=False) for name in INPUTS[:3]}
     out = {}
@@ -189,8 +188,7 @@ def _differs(logged: Floats, expected: Floats, compared: Mask) -> Compared:
 def _used(columns: Columns) -> Compared:
     """Compare the logged ``times_used`` with the number of earlier steps in which the response has a row.
 
-    If the log leaves out the rows before a rollout's first update, ``times_used`` may be 1 larger.
-    """
+    If the log leaves out the rows before a rollout's first update, ``times_used`` may be 1 larger."""
     used, keys = _get(columns, "times_used"), [columns[name] for name in ("rollout", "response_id", "step")]
     expected = appearances(*keys).astype(np.float64)
     if not np.any(_get(columns, "updates_since_rollout") == 0):
@@ -208,8 +206,7 @@ def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
     The first step is the one whose rows say 0 updates. If no row says so, it is the rollout's first step in the log,
     provided that this step comes just after the last step of the rollout before. If it comes later, the log has left
     out rows, and the rollout is not compared. A rollout of a single step, without a row of 0 updates, is not compared
-    either, because its ``step`` may count rollouts and not updates.
-    """
+    either, because its ``step`` may count rollouts and not updates."""
     since, step = _get(columns, "updates_since_rollout"), columns["step"]
     rollout, code = np.unique(columns["rollout"], return_inverse=True)
     least, none = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -226,8 +223,7 @@ def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
 
 def _drift(columns: Columns, rule: Rule) -> Compared:
     """Compare the logged drift with the one computed from a minibatch's sums over tokens: of s_t, s_t^2 and
-    k3 = exp(s_t) - 1 - s_t. A minibatch is the rows of one step and one rollout.
-    """
+    k3 = exp(s_t) - 1 - s_t. A minibatch is the rows of one step and one rollout."""
     logged, since = _get(columns, "drift"), _get(columns, "updates_since_rollout")
     if not rule.needs_stats or np.isnan(logged).all():
         return Compared(*np.zeros((2, len(logged)), bool))
@@ -251,8 +247,7 @@ def _drift(columns: Columns, rule: Rule) -> Compared:
 
 def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tuple[str, Compared]]:
     """Compare the logged edges with those of the rule, and the logged side, multiplier and weights with what the rule
-    does to its log-ratio ``x`` (N,) at the logged edges. The columns' names begin with ``prefix``.
-    """
+    does to its log-ratio ``x`` (N,) at the logged edges. The columns' names begin with ``prefix``."""
     A, n, m = (_get(columns, name) for name in ("advantage", "length", f"{prefix}drift"))
     lo, hi = _get(columns, f"{prefix}lo"), _get(columns, f"{prefix}hi")
     m = m if rule.needs_stats else np.zeros_like(n)
@@ -289,8 +284,7 @@ def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, lo: Floats, hi
 
     Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header. The
     factor is one number if the rule's ``adapt`` is "range", and a number times a power of the length if it is
-    "exponent". A band with two sides has such a factor for each.
-    """
+    "exponent". A band with two sides has such a factor for each."""
     below, above = rule.half_widths(n)
     group = numbered(columns["step"])
     z = np.log(np.maximum(n, 1))
@@ -320,8 +314,7 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     With x the sum of the L token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
     k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s. All bounds of k3_sum need that no token log-ratio
     exceeds ``MAX_EXPONENT``, beyond which the exponential is held and k3 is not convex: no token does if sqrt Q does
-    not, or, without Q, if k3_sum is less than k3 there.
-    """
+    not, or, without Q, if k3_sum is less than k3 there."""
     n = np.maximum(n, 1.0)
     # The logged sums Q and k3_sum are rounded to float32 and may lie just outside their bounds. So the bounds are
     # widened by 1e-6 for each token.

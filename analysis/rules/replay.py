@@ -1,6 +1,5 @@
 """Replay a band that follows a target on a log: find the band that a trainer would have used at each step. The trainer
-learns the band of a step from earlier updates only.
-"""
+learns the band of a step from earlier updates only."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
 
 
 def learn(replays: Mapping[str, Replay], blocks: Sequence[Rows]) -> None:
-    """Let replayed bands, by name and none of them with a drift, learn from further blocks of a log's rows."""
+    """Let ``replays``, replayed bands without a drift, by name, learn from further blocks of a log's rows."""
     if blocks and replays:
         rows = LearningRows.of(blocks)
         for replayed in replays.values():
@@ -95,8 +94,7 @@ def pieces(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> Iterato
     Without ``states`` there is one array: all rows, with ``rule``. With the states of a replayed band (the rule in
     force at each step) there is an array for each series of steps in which the state stays the same.
 
-    A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``.
-    """
+    A state sets only the band; the weight, what happens outside, the dual clip and the name are those of ``rule``."""
     if states is None:
         yield np.arange(len(rows)), rule
         return
@@ -112,8 +110,7 @@ def half_widths(rule: Rule, states: Mapping[int, Rule] | None, rows: Rows) -> tu
     step.
 
     If the band follows a target, ``states`` holds the rule that was in force at each step, else it is None and ``rule``
-    is in force for all rows (:func:`pieces`).
-    """
+    is in force for all rows (:func:`pieces`)."""
     if states is None:
         return *rule.half_widths(rows.length), rule
     below, above = np.empty(len(rows)), np.empty(len(rows))

@@ -4,8 +4,7 @@ For each case and kind of acceptance there is one matrix of sums by cluster and 
 block by block, and tallies of different blocks can be merged. So a log of any length takes one pass and the memory
 of one block. Where a log has many clusters, a fixed hash pools them into ``POOLED`` groups, so that memory does not
 grow with the log. Groups of independent clusters are independent too, so errors are computed over groups as over
-clusters.
-"""
+clusters."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ Place = tuple[int, str, str]
 @dataclass(frozen=True)
 class Grouping:
     """How the rows of a run are divided into ``groups`` groups of clusters, each a single cluster unless ``pooled``,
-    and into ``bins``. ``reference`` is what is taken from each row's place on the axis of slopes."""
+    and into ``bins``. ``reference`` is a number near the mean place of the rows on the axis of slopes (log2 of the
+    length), which is taken from each row's place."""
 
     bins: Bins
     groups: int  # number of groups
@@ -67,8 +67,7 @@ class Grouping:
 def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
     """Return for each row (N,) a group 0..number-1, hashed from the row's cluster (rollout, prompt).
 
-    The hash spreads clusters evenly over the groups and is the same in every run of the program.
-    """
+    The hash spreads clusters evenly over the groups and is the same in every run of the program."""
     with np.errstate(over="ignore"):
         mixed = rollout.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed += prompt.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -79,7 +78,7 @@ def hashed(rollout: Ints, prompt: Ints, number: int) -> Ints:
 
 
 class CaseCounts(NamedTuple):
-    """Sums over rows, by group of clusters and bin, of one acceptance: sum of y over sum of d.
+    """Sums over rows, by group of clusters and bin, from which one acceptance is made: sum of y over sum of d.
 
     y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
     denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``. There are G
@@ -99,9 +98,18 @@ class CaseCounts(NamedTuple):
 
 
 class Denominators(NamedTuple):
-    """Sums over all rows of a subset (all, or A != 0), the same for all cases: with the symbols of `CaseCounts`, the
-    number of rows and sum of d (G, K), the sums of d x and d x^2 (G,), the number of clusters and the sum of
-    coordinates (K+1,)."""
+    """Sums over the rows of a subset (all, or A != 0), the same for all cases, by G groups of clusters and K bins. d is
+    what a row adds to an acceptance's denominator, x its place on the axis of slopes (`CaseCounts`).
+
+    Attributes
+    ----------
+    rows, d : arrays (G, K)
+        Number of rows, and sums of d.
+    x, xx : arrays (G,)
+        Sums of d x, and of d x^2, over all bins.
+    clusters, coordinate : arrays (K+1,)
+        Number of clusters with a row, and sum of the rows' coordinates, by bin and last over all bins.
+    """
 
     rows: Floats  # (G, K)
     d: Floats  # (G, K)
@@ -112,8 +120,18 @@ class Denominators(NamedTuple):
 
 
 class Numerators(NamedTuple):
-    """Sums of y of one case over all rows of a subset (all, or A != 0): with the symbols of `CaseCounts`, the number of
-    clipped rows and sum of y (G, K), the sum of x y (G,) and of y^2 (K,)."""
+    """Sums over the rows of a subset (all, or A != 0) for one case and acceptance, by G groups of clusters and K bins.
+    y is what a row adds to the acceptance's numerator, x its place on the axis of slopes (`CaseCounts`).
+
+    Attributes
+    ----------
+    cut : array (G, K)
+        Number of clipped rows; of the band acceptance, of rows outside the band.
+    xy : array (G,)
+        Sums of x y over all bins.
+    y, squares : arrays (G, K), (K,)
+        Sums of y, and of y^2. Both are empty where every row adds 1 to the denominator and y is 0 if clipped, else 1.
+    """
 
     cut: Floats  # (G, K) number of clipped rows
     xy: Floats  # (G,) sums of x y
@@ -148,8 +166,8 @@ class Part:
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:
-        """Return the weights (n,) that ``kind`` names and their sums: 1 ("one"), or exp(S) or exp(S/L) with the
-        exponent held at MAX_EXPONENT."""
+        """Return what each row adds to an acceptance's denominator (n,), and the sums of it: 1 if ``kind`` is "one" or
+        "none", exp(S) if it is "sequence" or exp(S/L) if "geometric", with the exponent held at MAX_EXPONENT."""
         if kind not in self.known:
             one = kind == "one"
             w = np.ones(len(self.S)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
@@ -160,14 +178,15 @@ class Part:
         return self.known[kind]
 
     def kept(self, cut: Ints) -> Numerators:
-        """Return the sums, with the symbols of `CaseCounts`, of a y that is 0 in the rows with indices ``cut`` and 1 in
-        all other rows."""
+        """Return the sums of an acceptance whose numerator gets 0 from the rows with indices ``cut`` and 1 from all
+        others."""
         xy = self.denominators("one")[1].x - self.by_group(cut, self.x[cut])
         return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
 
     def weighed(self, cut: Ints, number: Floats, kind: str, y: Floats) -> Numerators:
-        """Return the sums of y of `CaseCounts`: ``y`` in the rows with indices ``cut``, and in all others the weight
-        that ``kind`` names. ``number`` (G, K) holds the counts of the rows ``cut``."""
+        """Return the sums of an acceptance whose numerator gets ``y`` from the rows with indices ``cut``, and from all
+        others the weight that ``kind`` names. ``number`` (G, K) counts the rows ``cut`` by group of clusters and bin.
+        """
         w, _ = self.denominators(kind)
         values = w.copy()
         values[cut] = y
@@ -181,11 +200,11 @@ class Sums:
 
     Attributes
     ----------
-    of_cases : dict of (*Place, kind) -> Numerators
-        Sums of y for each case, acceptance and subset; ``kind`` names the denominators that belong to them, "one" or a
-        weight.
+    of_cases : dict of (case, acceptance, subset, kind) -> Numerators
+        Sums of numerators, by the case's number, kind of acceptance and subset of rows; ``kind`` names the denominators
+        that belong to them, "one" or a weight.
     of_all : dict of (subset, kind) -> Denominators
-        The sums over all rows.
+        Sums of denominators over all rows.
     left_out : dict of (case, rate, subset, kind) -> Denominators
         The part of ``of_all`` from the blocks in which the case has no range.
     number : dict of str -> int
@@ -205,8 +224,8 @@ class Sums:
 
     @cached_property
     def columns(self) -> dict[Place, CaseCounts]:
-        """For each case, kind of acceptance and subset the sums of `CaseCounts`, without the blocks in which the case
-        has no range. Read it only after the last block was added."""
+        """The sums from which each acceptance is made, by the case's number, kind of acceptance and subset of rows,
+        without the blocks in which the case has no range. Read it only after the last block was added."""
         return {place[:3]: self._counts(*place) for place in self.of_cases}
 
     def _counts(self, i: int, measure: str, subset: str, kind: str) -> CaseCounts:
@@ -236,7 +255,7 @@ class Sums:
 
 
 def add(sums: dict[Any, Any], key: Any, found: Denominators | Numerators) -> None:
-    """Add ``found``, sums over further rows, to the sums under ``key``."""
+    """Add ``found``, sums over further rows, to the sums that the dict ``sums`` holds under ``key``."""
     if key not in sums:
         sums[key] = found._make(x.copy() for x in found)  # copies, because later blocks are added in place
         return
@@ -269,8 +288,7 @@ class Tally:
 
     def add(self, first: int, rows: Rows, trained: CaseEffect | None) -> None:
         """Add to the sums the rows of the block that begins with rollout ``first``. ``trained`` says what the rule
-        that trained the run did to these rows; it is None if that is not known.
-        """
+        that trained the run did to these rows; it is None if that is not known."""
         for use in USES:
             at = np.flatnonzero(rows.used == 0 if use == "first" else rows.used > 0)
             if len(at):
@@ -358,7 +376,6 @@ class Tally:
 
     def merge(self, other: Mapping[str, Sums]) -> None:
         """Add the sums of another tally, which was made of later blocks of the log. ``other`` holds them under `first`
-        (first epoch) and `reused` (later epochs).
-        """
+        (first epoch) and `reused` (later epochs)."""
         for use, theirs in other.items():
             self.uses.setdefault(use, Sums()).merge(theirs)

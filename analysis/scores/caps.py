@@ -14,9 +14,9 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Sums over updates, from which `estimates` are made, for ``number`` bins: inner products of vectors A psi of
-    responses to different prompts, numbers of such pairs, squared norms of the vectors, numbers of responses. The
-    weights are kept one by one."""
+    """Sums over updates for ``number`` bins, from which the caps of least error (T11) are estimated: inner products of
+    vectors A psi of responses to different prompts, numbers of such pairs, squared norms of the vectors, numbers of
+    responses. The weights are kept one by one."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -35,13 +35,12 @@ class CapSums:
             self.weights[b].append(weight[bins == b])
 
     def estimates(self) -> dict[str, list[tuple[float, ...]]]:
-        """Return for each of `QUANTITIES` the estimate of each bin with its interval; NaN where the squared norm of an
-        expected update cannot be told from 0, as with one update.
+        """Return by name (``alignment``, ``log_cap``) the estimate of each bin with the ends of its interval; NaN where
+        the squared norm of an expected update cannot be told from 0, as with one update.
 
         ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins, ``log_cap`` the log of T11's cap,
         nats, for the number of responses with a score that an update has in the bin. The interval comes from a
-        jackknife over updates; it leaves out the error of the distribution of w.
-        """
+        jackknife over updates; it leaves out the error of the distribution of w."""
         parts = [np.stack(part) for part in zip(*self.sums, strict=True)]
         whole = [part.sum(0) for part in parts]
         updates = len(self.sums)

@@ -1,8 +1,7 @@
 """Compute inner products of updates, once from all prompts and again with each prompt deleted in turn. From these inner
 products, compute cosines with jackknife intervals.
 
-For the cosine of a block or a run, inner products and squared norms are summed over its updates before the division.
-"""
+For the cosine of a block or a run, inner products and squared norms are summed over its updates before the division."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class Products:
 
     def add(self, total: Floats, without: Floats) -> None:
         """Append a quantity of one update: ``total``, computed from all its clusters, and ``without``, computed again
-        with each cluster deleted in turn.
-        """
+        with each cluster deleted in turn."""
         self.total.append(total)
         self.without.append(without)
 
@@ -53,8 +51,7 @@ class Products:
         """Return the sums of inner products over updates (K+1, ...), and their replicates (C, K+1, ...).
 
         The first K sums are of the bins, the last is over all bins. A replicate is the sums with one cluster of one
-        update deleted; C is the number of clusters in all updates.
-        """
+        update deleted; C is the number of clusters in all updates."""
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
 
@@ -223,8 +220,7 @@ def collapsed(update: Ints) -> Ints:
 
     The clusters of one update are a stratum. The jackknife would find no variance in a stratum of one cluster, so all
     updates with a single cluster form one stratum together. If there is just one such update, its cluster joins the
-    largest stratum.
-    """
+    largest stratum."""
     update = dense(update)
     count = np.bincount(update)
     alone = np.flatnonzero(count == 1)
@@ -239,8 +235,7 @@ def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None)
     Each replicate is the statistic with one cluster of one update deleted, and ``stratum`` (C,) is that of the update
     (`collapsed`). If a cluster has responses in several updates, pass as ``cluster`` (C,) the number of the cluster
     that each replicate deletes. Without ``cluster``, no two replicates may delete the same cluster. NaN for a single
-    replicate.
-    """
+    replicate."""
     count = np.bincount(stratum).astype(np.float64)
     if len(count) == 1 and count[0] < 2:
         return math.nan
@@ -253,9 +248,9 @@ def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None)
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt. ``prompt``
-    and ``stratum`` (C,) say which and of which stratum of the jackknife, ``quantile`` is the half-width of an interval
-    in standard errors."""
+    """Computes intervals of ratios of sums over updates from jackknife replicates, each of which leaves out one prompt:
+    the one in ``prompt`` (C,), of the stratum in ``stratum`` (C,). ``quantile`` is an interval's half-width in standard
+    errors."""
 
     stratum: Ints
     prompt: Ints
@@ -322,9 +317,10 @@ class CosineColumns:
     """Cosines of R rules, or of draws of a control that drops responses at random.
 
     ``value`` (K+2, R) holds the cosine in each of K bins, then over all bins, then the smallest of the K.
-    ``replicates`` (C, K+2, R) holds the same cosines with each cluster deleted; ``update`` and ``cluster`` (C,) say
-    which. ``degrees`` are an interval's degrees of freedom, ``sketch`` is what the error of sketching is computed from,
-    and ``nothing_left`` says where a rule left no gradient."""
+    ``replicates`` (C, K+2, R) holds the same cosines with each cluster of one update deleted; ``cluster`` (C,) says
+    which cluster, ``stratum`` (C,) of which stratum of the jackknife. ``degrees`` are an interval's degrees of freedom,
+    ``sketch`` is what the error of sketching is computed from, and ``nothing_left`` says where a rule left no gradient.
+    """
 
     value: Floats
     replicates: Floats
@@ -343,8 +339,9 @@ class CosineColumns:
         width: float = math.inf,
         cluster: Ints | None = None,
     ) -> CosineColumns:
-        """Compute the cosines of each bin and of all bins together from inner products and squared norms (as in
-        `pooled_cosines`), and append the smallest of the bins' cosines. ``width`` is the number of a sketch's entries.
+        """Compute the cosines of each bin and of all bins together from the clipped gradients' inner products with the
+        unclipped one (``inner``) and the squared norms of both (``left``, ``right``); append the smallest of the bins'
+        cosines. ``width`` is the number of a sketch's entries.
 
         A bin of which the rule leaves no gradient has no cosine; as the smallest it counts as 0, since nothing of the
         unclipped gradient's direction is left there.
@@ -367,8 +364,7 @@ class CosineColumns:
 
         The columns are one rule, or the draws of a control that drops responses at random. The cosine is NaN
         where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0 with some prompt
-        deleted (:meth:`undefined` gives the reason).
-        """
+        deleted (:meth:`undefined` gives the reason)."""
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
         replicates = np.arctanh(np.clip(self.replicates[:, k, columns], -_LARGEST, _LARGEST)).mean(1)
         slope = 1 / (1 - min(float(np.tanh(z)) ** 2, _LARGEST))
@@ -406,8 +402,7 @@ class CosineColumns:
     def of_bins(self, columns: Sequence[int]) -> Floats:
         """Return the cosines in each of the K bins under each of the rules ``columns``, (K, len(columns)).
 
-        A cosine is 0 where the rule leaves no gradient.
-        """
+        A cosine is 0 where the rule leaves no gradient."""
         return np.where(self.nothing_left[0][:-1, columns], 0.0, self.value[:-2, columns])
 
 

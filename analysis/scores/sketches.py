@@ -29,11 +29,10 @@ from fspo.stats.clusters import dense
 
 
 class Vectors(NamedTuple):
-    """The vectors A psi (n, D) of n rows, made for the rows that are asked for: ``vectors[at]``, float64.
+    """The vectors A psi (n, D) of n rows: ``vectors[at]`` makes those of the rows ``at``, in float64.
 
-    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the indices of the n rows in
-    it, and what their scores are multiplied by.
-    """
+    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the indices of the n rows in it,
+    and what their scores are multiplied by."""
 
     psi: NDArray[np.float32]
     place: Ints

@@ -97,8 +97,9 @@ class AnytimeMean:
         highest: float | None = None,
         bets: Floats = BETS,
     ) -> AnytimeMean:
-        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added; the other
-        arguments are its attributes."""
+        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added; ``level``
+        bounds the probability of a false finding, ``lowest`` and ``highest`` the terms, and ``bets`` are sizes of bets.
+        """
         made = AnytimeMean(level, lowest, highest, bets)
         made.add(x, rollout)
         return made

@@ -61,11 +61,11 @@ def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
 
 
 def trend(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> float:
-    """Return how much the acceptance of the band X <= f L^gamma changes for each doubling of the length L.
+    """Return how much the acceptance of the band X <= f L^gamma (the share of responses in it) changes for each
+    doubling of the length L.
 
     X is how far S lies from 0 (`distance`), f the range. In each block f is set so that the band accepts the share
-    ``share`` of the responses. ``parts`` holds the indices of each block's rows.
-    """
+    ``share`` of the responses. ``parts`` holds the indices of each block's rows."""
     scaled, accepted = X / L**gamma, np.zeros(len(X), bool)
     for rows in parts:
         accepted[rows] = scaled[rows] <= np.quantile(scaled[rows], share)
@@ -179,8 +179,8 @@ def near_edge(beyond: Floats) -> Floats:
 
 
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
-    """Return the `fair_exponent` and its interval over clusters. ``cluster`` (N,) is each response's cluster, the other
-    arguments are those of `fair_exponent`.
+    """Return the `fair_exponent` and its interval over clusters. ``X``, ``L``, ``window`` and ``cluster`` (N,) are each
+    response's distance of S from 0, length, block and cluster, ``share`` is the acceptance in each block.
 
     The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
     slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.

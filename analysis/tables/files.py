@@ -157,7 +157,7 @@ def read_tables(
     Raises
     ------
     UserError
-        As `read_analysis` does.
+        If a run has no finished analysis, or a file is damaged or lacks a column.
     """
     found = [read_analysis(run, partition, on).tables for run in runs]
     full = {name: [of[name] for of in found if len(of[name])] for name in TABLES}

@@ -92,7 +92,7 @@ class StrataSums:
 
 class LemmaTable:
     """Collects blocks of scores and makes the rows of the table lemma, with the weight exp(S) for every clip rule.
-    ``key`` names the run in every row, ``cases`` are the rules."""
+    ``key`` holds the columns that name the run, ``cases`` are the rules."""
 
     def __init__(self, key: RunKey, bins: Bins, cases: list[Case]) -> None:
         self.key, self.bins = key, bins

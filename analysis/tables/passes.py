@@ -109,11 +109,11 @@ def look_through(
     progress : callable
         Called with the share of the log that was read since the last call.
     workers : str, optional
-        Number of Dask workers to start, or address of a Dask scheduler (`analysis.log.workers.on_workers`). Without
-        it, and for a log in memory, processes that this one starts read the log.
+        Number of Dask workers to start, or address of a Dask scheduler (`analysis.log.workers.on_workers`). Without it,
+        and for a log in memory, processes that this one starts read the log.
     replays : mapping of str to Replay, optional
-        Bands that follow a target, to be replayed, without a drift. Their ``states`` fill during the pass, and cases
-        hold the same mappings.
+        By name, bands without a drift that follow a target and are replayed during the pass. Each has a dict
+        ``states``, the band in force at each step, which the pass fills; the band's cases share it.
     """
     trained = trained_case(run)
     tally = Tally(run, Grouping.of(run, bins), cases if trained is None else [trained, *cases])

@@ -121,8 +121,8 @@ class PopulationTable:
         self._cut: dict[int, int] = {}  # for each case, by its index: number of updates of which it kept no response
 
     def take_cases(self, cases: list[Case]) -> None:
-        """Take ``cases``, the same rules at ranges that another run's target gave them, for the blocks that are added
-        next."""
+        """Take ``cases`` as the rules of the blocks that are added next, with exp(S) as weight of each clip rule; the
+        rule that clips nothing is added."""
         uncut = any(case.name == UNCORRECTED and case.rule.weight == "none" for case in cases)
         unclipped = Case(Rule("none"), "exact" if uncut else "none", "given")
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]

@@ -131,7 +131,8 @@ def _why(rows: pd.DataFrame) -> str:
 
 
 def direction(cosine: pd.DataFrame, on: str = "update") -> str:
-    """Return the cosine of the clipped with the unclipped gradient under each rule at the lower clip rate."""
+    """Return, as text, the cosine of the clipped with the unclipped gradient under each rule, at the lowest of the clip
+    rates at which rules are compared."""
     if cosine.empty:
         return NO_SCORES
     rows = _at_first_use(cosine.loc[cosine["bin"] < 0])

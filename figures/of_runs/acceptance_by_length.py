@@ -75,8 +75,10 @@ def plot_acceptance(
 ) -> Axes:
     """Draw acceptance against length for several rules: measured points with intervals side by side.
 
-    ``data`` has the columns ``run``, ``rule``, ``bin_mean``, ``estimate``, ``ci_low`` and ``ci_high``, a row for each
-    bin of ``partition``. ``theory`` is a table of `theory_rows`, ``noise`` one of `floors`."""
+    ``data`` has a row for each run, rule and bin of ``partition``, with the columns ``run``, ``rule``, ``bin_mean``,
+    ``estimate``, ``ci_low`` and ``ci_high``. ``theory`` has points of predicted curves (columns ``run``, ``rule``,
+    ``bin_mean``, ``estimate``); ``noise`` the share that numerical noise leaves in the band, by run, source (``name``)
+    and bin (-1: all), with the columns ``bin_mean``, ``estimate``, ``low`` and ``high``."""
     ax, known = draw.new_axes(ax), looks(data["rule"])
     if theory is not None and len(theory):
         draw.curves(theory, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)

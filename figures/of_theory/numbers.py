@@ -155,9 +155,8 @@ def edge_errors(tokens: str, length: int) -> tuple[Any, Any]:
 
 def worst_band(z: Floats, error: Floats) -> float:
     """Return the largest difference between a band's acceptance and what it would be under Gaussian S, over all bands
-    that contain 0. ``z``, ``error``: places of an edge and the errors of the distribution function there, from
-    `edge_errors`.
-    """
+    that contain 0. ``z`` are places of an edge, ``error`` is the distribution function of S less the Gaussian one at
+    each."""
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 

@@ -53,8 +53,9 @@ def number(
     below: bool = False,
     also: tuple[float, ...] = (),
 ) -> Any:
-    """Make a dataclass field for a number with the default ``default`` (None: the option may be left out) and a range,
-    whose parts are those of `Range`."""
+    """Make a dataclass field for a number with the default ``default`` (None: the option may be left out) that must lie
+    from ``low`` to ``high``, without ``low`` itself if ``above`` and without ``high`` if ``below``, or be one of
+    ``also``."""
     return field(default=default, metadata={"range": Range(low, high, above, below, also)})
 
 

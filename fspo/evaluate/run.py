@@ -55,8 +55,8 @@ def load_benchmark(name: str) -> DatasetTask:
 def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: SamplingConfig) -> None:
     """Sample the answers that the answer files lack, then write and print the table.
 
-    ``args`` is the parsed command line of ``fspo evaluate``, ``names`` are the benchmarks, ``settings`` are those that
-    the answer files record, and ``sampling`` those of the program that samples."""
+    ``args`` is the parsed command line of ``fspo evaluate``, ``names`` are the benchmarks, ``settings`` say how answers
+    are sampled (number, temperature, lengths, seed), ``sampling`` by which program."""
     state = PartialState(cpu=not torch.cuda.is_available())
     output, rows = Path(args.output), []
     models = dict(_named(model) for model in dict.fromkeys(args.models))

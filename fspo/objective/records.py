@@ -103,9 +103,9 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response, (B,), as fields of `Records` by name: side, weights, edges and numbers
-    of clips. ``applied`` is the rule's result for each response (B,), or each token (B, T), and ``m`` the drift of its
-    band, nats per token."""
+    """Return what a rule did to each response, (B,), by name: side, weights, edges and numbers of clips, for the fields
+    of `Records`. ``applied`` is the rule's result for each response (B,), or each token (B, T), and ``m`` the drift of
+    its band, nats per token."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active

@@ -155,7 +155,8 @@ def find_sites(model: nn.Module, names: dict[int, str]) -> dict[nn.Module, Site]
 
 @lru_cache(maxsize=1)
 def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any) -> Sketcher:
-    """Return a `Sketcher` for gradient parts of the shapes ``shapes``; ``draw`` are the other arguments of `Sketcher`.
+    """Return a `Sketcher` for gradient parts of the shapes ``shapes``; ``draw`` holds its width, projection, seed,
+    rollout and device, as `Sketcher` takes them.
 
     The last sketcher made is cached, so that all passes of a rollout share its projections."""
     return Sketcher(dict(shapes), *draw)

@@ -108,8 +108,8 @@ class Stages:
     ) -> Any:
         """Run ``python -m module`` as a stage; return what it has written to the JSON file ``result``, if one is named.
 
-        ``beside`` are further arguments, on which the result does not depend; ``how`` are keyword arguments of
-        `run_module`."""
+        ``beside`` are further arguments, on which the result does not depend; ``how`` may hold ``quiet`` and
+        ``passing`` of `run_module`."""
 
         def work() -> Any:
             run_module(module, *arguments, *beside, **how)

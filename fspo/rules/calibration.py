@@ -78,7 +78,7 @@ def calibrate(
 
 def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
     """Return the factor on both half-widths at which the share ``target`` of responses with the excesses ``excess``
-    (N,) is accepted; details as in `excess_quantiles`."""
+    (N,) is accepted, as `excess_quantiles` does for several targets. ``label`` names the rule in messages."""
     return excess_quantiles(excess, [target], label)[0]
 
 
@@ -90,8 +90,7 @@ def excess_quantiles(excess: Real[np.ndarray, " N"], targets: Sequence[float], l
     finite is left out. ``label`` names the rule in messages.
 
     Raises UserError if a target does not lie in (0, 1), no excess is finite, or no factor above 0 gives one of the
-    targets.
-    """
+    targets."""
     for target in targets:
         if not 0 < number("target acceptance", target) < 1:
             raise UserError(f"target acceptance {target} must lie strictly between 0 and 1")

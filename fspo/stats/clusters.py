@@ -128,13 +128,13 @@ def ratios_of_sums(
     clusters: Int64[np.ndarray, " K+1"] | None = None,
     binary: bool = False,
 ) -> Ratios:
-    """Compute the result of :func:`ratios` from sums by cluster and bin.
+    """Compute the ratios sum(y)/sum(d) by bin and overall (:func:`ratios`) from sums by cluster and bin.
 
     Parameters
     ----------
     rows, ys, ds : array (C, K)
-        Number of rows, sum of their numerators and sum of their denominators, by cluster and bin. A row of these
-        arrays may also hold the sums over several clusters together.
+        Number of rows, sum of their numerators and sum of their denominators, by cluster and bin. A row of these arrays
+        may also hold the sums over several clusters together.
     clusters : int array (K+1,), optional
         Number of clusters with a row in each bin and overall; needed if arrays hold several clusters in one row.
     """

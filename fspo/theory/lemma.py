@@ -169,7 +169,8 @@ def _checked(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> tu
 
 
 def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[CosineLemma | UserError]:
-    """Yield what :func:`cosine_lemma` returns, or the error that it raises, for each of B rules on the same strata.
+    """Yield the quantities of T7 and T8, or the error that says why there are none, for each of B rules on the same
+    strata.
 
     Parameters
     ----------

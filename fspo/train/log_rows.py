@@ -65,10 +65,10 @@ def log_rows(
 ) -> dict[str, Any]:
     """Return the gradient log's columns by name for n responses of one update, for `fspo.gradlog.GradLogWriter.append`.
 
-    ``records`` are arrays (n,) of `fspo.objective.Records`; those whose name is a column of the log are copied.
-    ``user`` holds n values for each column of the task, named without ``user.``. Without ``scores`` the log's
-    score_status is "not_taken". If no rule of this project does what the trainer does (``known`` false), the columns of
-    the rule are null."""
+    ``records`` holds by name what the rule did to each response (n,), fields of `fspo.objective.Records`; those whose
+    name is a column of the log are copied. ``user`` holds n values for each column of the task, named without
+    ``user.``. Without ``scores`` the log's score_status is "not_taken". If no rule of this project does what the
+    trainer does (``known`` false), the columns of the rule are null."""
     rule = update.rule
     rows = {
         **update._asdict(),
