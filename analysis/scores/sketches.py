@@ -3,8 +3,7 @@
 Each rollout has a new random projection and each update other weights, so vectors of different updates are never added.
 The update of a block or run is the direct sum of its updates' vectors: inner products and squared norms of the updates
 are summed first and then divided once (docs/theory.md section 5, "Population cosine"). Only rows with a score and A !=
-0 are used (section 1 of the same file).
-"""
+0 are used (section 1 of the same file)."""
 
 from __future__ import annotations
 
@@ -142,8 +141,7 @@ class ScoredWindows:
         """Yield a block's scored rows, first those in the first epoch, then those of later epochs.
 
         ``known`` are the block's training rows that can be analysed, read without scores. ``log`` are all training
-        rows of the same rollouts, read again with the columns of scores.
-        """
+        rows of the same rollouts, read again with the columns of scores."""
         if "score_unit" not in log:
             return
         at, psi = log.scores()

@@ -5,8 +5,7 @@ stake of 1 and multiplies it by 1 + b x at each term. If the mean of each term, 
 and no term lies below -1/b, the stake ever exceeds 1/alpha with probability at most alpha (Ville's inequality), for any
 number of terms and any upper tail (Waudby-Smith and Ramdas 2024, arXiv:2010.09686). The evidence is the mean stake of
 bets of several sizes. A bet whose stake reaches 0 is lost for good. If the terms have no lower bound, no test is made,
-because the probability of a wrong rejection would not be known.
-"""
+because the probability of a wrong rejection would not be known."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ class AnytimeMean:
 
         With probability ``level``, the intervals after all rollouts together hold the true mean. They are Robbins'
         normal-mixture intervals (Howard, Ramdas, McAuliffe and Sekhon 2021, arXiv:1810.08240), right for many terms of
-        finite variance and not for heavy tails. The tests do not use them.
-        """
+        finite variance and not for heavy tails. The tests do not use them."""
         if not self.count or not self.rho > 0:
             return self.mean, math.nan, math.nan
         both = self.square + self.rho

@@ -4,8 +4,7 @@ Theory: docs/theory.md T1 and T10. A band accepts a response where X <= f L^gamm
 the range. In each block of a log, f is set so that the band accepts the share ``share`` of the responses. With one f
 for all blocks, a distribution of S that changes between blocks would look like a distribution that changes with the
 length. By T10 (a), the exponent gamma is fair (every length is accepted alike) if the ``share``-quantile of X given L
-grows as L^gamma.
-"""
+grows as L^gamma."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
     """Return X of each response (N,): how far S lies from 0 towards the edges that can clip the response, nats.
 
-    In a set in which both edges can (`BOTH_EDGES`), X is |S|. Else X is S where A > 0, and -S where A < 0.
-    """
+    In a set in which both edges can (`BOTH_EDGES`), X is |S|. Else X is S where A > 0, and -S where A < 0."""
     return np.abs(S) if responses in BOTH_EDGES else np.sign(A) * S
 
 
@@ -140,8 +138,7 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
     """Return the fair exponents of all responses with A != 0 ("all") and of A > 0 and A < 0 ("positive", "negative").
 
     A response is clipped at the edge of its active side. In each block of ``size`` rollouts the range is such that the
-    share ``share`` of all is kept; a sign's own exponent is the fair one at the share of its responses that is kept.
-    """
+    share ``share`` of all is kept; a sign's own exponent is the fair one at the share of its responses that is kept."""
     some = rows.take(rows.A != 0)
     X, L, window, cluster = distance(some.S, some.A, "A != 0"), some.length, windows(some.rollout, size), some.cluster
     gamma = with_interval(X, L, share, window, cluster)

@@ -3,8 +3,7 @@
 T7 bounds the cosine of the clipped and the unclipped gradient from below, T8 splits the error of the clipped gradient
 into a part across bins and a part inside bins. With means over the rows of a finite log in place of expectations, both
 hold exactly, up to rounding. So a violation is an error in the log or in the code, and summary.json reports it. What a
-reader learns from the table is rho, the slack (the cosine less its bound), and the two parts of the error.
-"""
+reader learns from the table is rho, the slack (the cosine less its bound), and the two parts of the error."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class LemmaRow(NamedTuple):
     """T7 and T8 on a scored update: one row for each rule, use and update, and one for each block of several updates.
 
     Empty for a run without scores. Every rule takes the common weight exp(S). The symbols rho, kappa, eta are those of
-    docs/theory.md section 5, T7, T8; kappa_inf is a bound where there are more than 10 bins.
-    """
+    docs/theory.md section 5, T7, T8; kappa_inf is a bound where there are more than 10 bins."""
 
     case: CaseKey
     window: Annotated[int, "first rollout of the block of rollouts; of a single update its rollout", "rollout"]
@@ -162,8 +160,7 @@ class LemmaTable:
 
     def rows(self) -> list[LemmaRow]:
         """Return the rows of the table lemma: the quantities of T7 and T8 for each rule and use, on each scored update
-        and on each block of updates.
-        """
+        and on each block of updates."""
         return self.table
 
 
@@ -207,8 +204,7 @@ def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
     rounding, and ``pass``: whether the residual is only rounding and no row violates the bound.
 
     ``pass`` is None if no row was evaluated, and False if a residual is not finite. A row that has a bound and a NaN
-    for its slack (cosine less bound) counts as a violation.
-    """
+    for its slack (cosine less bound) counts as a violation."""
     found = [row for row in table if not row.reason]
     residuals = np.array([row.identity_residual for row in found], np.float64)
     slack = np.array([row.slack for row in found if row.guaranteed], np.float64)

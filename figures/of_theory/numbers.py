@@ -163,8 +163,7 @@ def worst_band(z: Floats, error: Floats) -> float:
 
 def normal_approximation(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T4 for each distribution of the tokens and each length: the largest distance of a band's acceptance
-    from that under Gaussian S, and the Berry-Esseen bound of that distance. Nothing is drawn at random.
-    """
+    from that under Gaussian S, and the Berry-Esseen bound of that distance. Nothing is drawn at random."""
     del rng, draws
     for tokens, rho3 in (("exponential", float(EXPONENTIAL.RHO3)), ("signs", 1.0), ("student", STUDENT.rho3)):
         lengths = 2 ** np.arange(13) if tokens == "student" else TOKEN_LENGTHS
