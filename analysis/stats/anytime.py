@@ -97,7 +97,7 @@ class AnytimeMean:
         bets: Floats = BETS,
     ) -> AnytimeMean:
         """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added; ``level``
-        bounds the probability of a false finding, ``lowest`` and ``highest`` the terms, and ``bets`` are sizes of bets.
+        bounds the probability of a false alarm, ``lowest`` and ``highest`` the terms, and ``bets`` are sizes of bets.
         """
         made = AnytimeMean(level, lowest, highest, bets)
         made.add(x, rollout)
