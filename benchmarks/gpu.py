@@ -103,7 +103,8 @@ def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) 
 
 
 def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return a batch of token ids, masks and positions by name: ``rows`` responses of 2 to ``tokens`` random tokens."""
+    """Return a batch (tensors by name): ``rows`` prompts of 8 random tokens, with responses of 2 to ``tokens``
+    tokens."""
     draw = np.random.default_rng(0)
     prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
     batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
@@ -385,8 +386,8 @@ PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
 
 
 def child(name: str, shapes: str, seconds: str, out: str) -> None:
-    """Run the part ``name`` in this process for at most ``seconds``, with tiny models if ``shapes`` is "tiny"; write
-    its results to ``out``."""
+    """Run the part ``name`` in this process for at most ``seconds``, with ``shapes`` tiny or full; write what it finds
+    to ``out``."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):

@@ -116,8 +116,7 @@ def draw_all(
     Raises
     ------
     UserError
-        For an unknown width or figure name, or a rule that no table has.
-    """
+        For an unknown width or figure name, or a rule that no table has."""
     from tqdm import tqdm
 
     from figures.style import Style

@@ -71,8 +71,7 @@ def curves(
     step, partition : float, Partition
         By how much the points of two rules in one bin are moved apart (`beside`), and what responses are binned by.
     look
-        Further properties of the lines, as Matplotlib names them.
-    """
+        Further properties of the lines, as Matplotlib names them."""
     ax = new_axes(ax)
     known = looks(data[hue]) if known is None else known
     data = data[data[y].notna()]
@@ -138,8 +137,7 @@ def dots(
         value.
     look
         Properties that are equal for all dots: color, marker, fill (whether dots are filled), pointsize and stroke (the
-        width of the lines of a dot that is not filled) in points, alpha.
-    """
+        width of the lines of a dot that is not filled) in points, alpha."""
     ax = new_axes(ax)
     data = data[np.isfinite(data[x].astype(float)) & data[row].isin(list(rows))]
     if len(data):

@@ -98,8 +98,7 @@ def facets(
         Marks of the legend by label.
     left, options
         The y label of the leftmost panels; further arguments of `panel_grid`, such as ``most`` panels beside each
-        other.
-    """
+        other."""
     figure, axes = panel_grid(style, len(panels), height, legend, **options)
     for ax, (title, part) in zip(axes, panels.items(), strict=True):
         plot(part, ax)

@@ -190,8 +190,7 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     Raises
     ------
     NothingToDraw
-        If no row is left; the message gives the table's reasons.
-    """
+        If no row is left; the message gives the table's reasons."""
     numbers = frame[list(columns)].astype(float)
     kept = frame[(numbers.notna() & (numbers.abs() < float("inf"))).all(axis=1)]
     return need(kept, f"no finite value to draw ({reasons(frame)})")
@@ -249,8 +248,7 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
     """Return a mapping from each value of a column to the rows with this value, in the order of the table.
 
     With ``names``, the mapping has only the values to which ``names`` gives a name. Its keys are then these names, in
-    the order of ``names``.
-    """
+    the order of ``names``."""
     parts = dict(list(rows.groupby(column, sort=False)))
     if names is None:
         return {str(value): part for value, part in parts.items()}
@@ -265,8 +263,7 @@ def first_use(frame: Frame) -> Frame:
 
 def lemma_updates(tables: Tables) -> tuple[Frame, str]:
     """Return the rows of table ``lemma`` in the first epoch, with the words "for each scored update" or "for each block
-    of rollouts". The rows are those of single updates if there are any, else those of blocks.
-    """
+    of rollouts". The rows are those of single updates if there are any, else those of blocks."""
     rows = first_use(tables["lemma"])
     if (rows["updates"] == 1).any():
         return rows[rows["updates"] == 1], "for each scored update"

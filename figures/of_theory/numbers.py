@@ -71,8 +71,7 @@ def acceptance_models(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     same mean acceptance.
 
     The column kind says how it was computed: ``formula``, or ``simulated`` from ``draws`` responses at each length,
-    with the interval of Clopper and Pearson.
-    """
+    with the interval of Clopper and Pearson."""
     for panel, (mu, rules) in DISTRIBUTIONS.items():
         model = GaussianTokens(mu, SIGMA)
         for place, name in enumerate(rules):
@@ -94,8 +93,7 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     between 0 and x (or between -x and x), and T3's bounds on it.
 
     A row belongs to one pair of ranges (lower and upper) of `RANGES` and one x. ``one_sided`` and ``two_sided`` are
-    T3's bounds for drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random.
-    """
+    T3's bounds for drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random."""
     del rng, draws
     for u_lo, u_hi, mixed in RANGES:
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
@@ -137,8 +135,7 @@ def edge_errors(tokens: str, length: int) -> tuple[Any, Any]:
     """Return places z of a band's edge, in standard deviations of S, and F(z) - Phi(z) at each: F is the distribution
     function of S, a sum of ``length`` tokens of the distribution ``tokens``, and Phi the standard normal one.
 
-    Where F jumps, z occurs twice: once with F's limit from the left, once with F's value.
-    """
+    Where F jumps, z occurs twice: once with F's limit from the left, once with F's value."""
     if tokens == "signs":
         steps = np.arange(length + 1)
         atoms = (2.0 * steps - length) / math.sqrt(length)

@@ -3,8 +3,7 @@
 A cluster is (rollout, prompt): the responses to one prompt depend on each other by its difficulty and, through the
 advantage, by each other's rewards. A ratio r is ``sum y / sum d``, y and d the numerators and denominators of the rows.
 The covariance of ratios comes from the clusters' influence values ``z_c = (y_c - r d_c) / sum d``, y_c and d_c the sums
-over cluster c. Each z_c is divided by one minus the cluster's share of ``sum d``, as in a delete-one jackknife.
-"""
+over cluster c. Each z_c is divided by one minus the cluster's share of ``sum d``, as in a delete-one jackknife."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class Ratios:
     @property
     def shares(self) -> bool:
         """Whether all these ratios are shares of rows or of weights: each cluster's numerator in each bin lies between
-        0 and the denominator.
-        """
+        0 and the denominator."""
         return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 
 

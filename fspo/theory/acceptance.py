@@ -1,7 +1,6 @@
 """Formulas of acceptances by length (docs/theory.md T1, T2, T9, T11).
 
-Band and weight acceptance are computed under the Gaussian model of section 4.
-"""
+Band and weight acceptance are computed under the Gaussian model of section 4."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def interval_probability(lo: ArrayLike, hi: ArrayLike) -> Floats:
     density is integrated by Gauss-Legendre quadrature, which is exact to rounding there. A result below about 1e-308
     becomes 0.
 
-    Raises UserError if an edge is NaN, or lo > hi.
-    """
+    Raises UserError if an edge is NaN, or lo > hi."""
     from scipy.special import ndtr
 
     lo, hi = numbers("lo", lo, infinite=True), numbers("hi", hi, infinite=True)
@@ -82,8 +80,7 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
     """Return the sigma, nats per root token, at which a rule without drift has the given mean ``acceptance`` over
     lengths with shares ``p`` (K,), in the Gaussian model with mu = 0 (docs/theory.md section 4); None if no sigma
-    gives it.
-    """
+    gives it."""
     from scipy.optimize import brentq
 
     if not 0 < number("acceptance", acceptance) < 1:
@@ -145,8 +142,7 @@ def upper_edge_supremum(u_hi: float) -> float:
 
     ``u_hi`` is the upper half-width in standard deviations of S, and S has the standard deviation sigma sqrt(L).
     The band's centre is -L sigma^2/2, so the weight at the edge is exp(-L sigma^2/2 + u_hi sigma sqrt(L)). The
-    bound is reached at L = (u_hi/sigma)^2 if that is a whole number from 1.
-    """
+    bound is reached at L = (u_hi/sigma)^2 if that is a whole number from 1."""
     u_hi = number("u_hi", u_hi, 0, above=True, why="c_hi / sigma")
     if u_hi**2 / 2 > _MAX_LOG:
         raise UserError(f"exp(u_hi^2/2) overflows at u_hi={u_hi:g}: take its logarithm, u_hi^2/2 nats")

@@ -1,7 +1,6 @@
 """The cosine lemma: how far clipping turns the update's direction (docs/theory.md T7, T8).
 
-Clipping turns it by changing the shares of the lengths, and by its choice among responses of one length.
-"""
+Clipping turns it by changing the shares of the lengths, and by its choice among responses of one length."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ OVERFLOW = "the vectors' norms overflow: divide both by a constant"
 def cosine_bound(rho: float) -> float | None:
     """Return the least possible cosine sqrt(1 - rho^2) between clipped and unclipped gradient; None if rho >= 1 (T7).
 
-    rho bounds the norm of the error that clipping makes, relative to the unclipped gradient.
-    """
+    rho bounds the norm of the error that clipping makes, relative to the unclipped gradient."""
     rho = number("rho", rho, 0, infinite=True, why="it is a ratio of norms")
     return math.sqrt((1 - rho) * (1 + rho)) if rho < 1 else None
 
