@@ -103,8 +103,7 @@ def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) 
 
 
 def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return a batch (tensors by name): ``rows`` prompts of 8 random tokens, with responses of 2 to ``tokens``
-    tokens."""
+    """Return a batch (tensors by name): ``rows`` prompts of 8 random tokens with responses of 2 to ``tokens``."""
     draw = np.random.default_rng(0)
     prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
     batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
@@ -134,8 +133,7 @@ def check_log_probs(at: Place) -> dict[str, Any]:
 
 def check_scores(at: Place) -> dict[str, Any]:
     """Compare each response's score with its gradient by autograd in float64, on the device of ``at``; return by name
-    the errors of cosines and norms, and whether they pass. As float16, stored scores may change cosines by twice 2^-11.
-    """
+    errors of cosines and norms, and whether they pass. As float16, stored scores may move cosines by twice 2^-11."""
     exact, model = copies(small_qwen3(), torch.float64, torch.float32, device=at.device)
     batch = random_batch(24, 8, 64, at.device)
     scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
@@ -386,8 +384,8 @@ PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
 
 
 def child(name: str, shapes: str, seconds: str, out: str) -> None:
-    """Run the part ``name`` in this process for at most ``seconds``, with ``shapes`` tiny or full; write what it finds
-    to ``out``."""
+    """Run the part ``name`` for at most ``seconds``, with ``shapes`` tiny or full; write its results to the file
+    ``out``."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):
