@@ -38,8 +38,7 @@ from fspo.stats.bins import Bins, make_bins
 
 Progress = Callable[..., None]
 """Type of a function that reports progress. It is called with the name of a part of the analysis, and the share of this
-part that was done since the last call (default 1).
-"""
+part that was done since the last call (default 1)."""
 
 
 def shared_bins(runs: Sequence[Run], options: Options) -> Bins:
@@ -141,11 +140,7 @@ def analyse_runs(
     called with the name of a part and the share of it that was done since the last call, ``workers`` is a number of
     Dask workers or a scheduler's address.
 
-    Raises
-    ------
-    UserError
-        If the input is bad. Folders that were analysed before the error keep their tables.
-    """
+    Raise UserError if the input is bad. Folders that were analysed before the error keep their tables."""
     options = options or Options()
     on = known_ratio(options.on)
     if workers is not None:

@@ -91,11 +91,7 @@ class Tables:
         """Return these tables with only the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact
         weights). A table without a column for rules stays complete.
 
-        Raises
-        ------
-        UserError
-            If no table has a row of one of ``rules``.
-        """
+        Raise UserError if no table has a row of one of ``rules``."""
         names, frames = {*rules, *REFERENCES}, dict(self.frames)
         of_rules = {n: next((c for c in ("rule", "trained_rule") if c in f), "") for n, f in frames.items()}
         seen = {str(rule) for name, column in of_rules.items() if column for rule in frames[name][column]}
@@ -119,11 +115,8 @@ def load(runs: Sequence[Path], by: str = LENGTH.column, on: str = UPDATE.on) -> 
     """Read the analysis tables of each run: from ``RUN/analysis``, or from the folder of the partition ``by`` and the
     log-ratio ``on``.
 
-    Raises
-    ------
-    UserError
-        If a run cannot be read (`analysis.tables.files.read_analysis`), or the partition or the ratio is unknown.
-    """
+    Raise UserError if a run cannot be read (`analysis.tables.files.read_analysis`), or the partition or the ratio is
+    unknown."""
     runs, partition, ratio = [Path(run) for run in runs], find_partition(by), known_ratio(on)
     if not runs:
         raise UserError("name at least one run folder: fspo figures RUN")
@@ -187,10 +180,7 @@ def plain_outside(frame: Frame) -> Frame:
 def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     """Return the rows whose ``columns`` are all finite.
 
-    Raises
-    ------
-    NothingToDraw
-        If no row is left; the message gives the table's reasons."""
+    Raise NothingToDraw if no row is left; the message gives the table's reasons."""
     numbers = frame[list(columns)].astype(float)
     kept = frame[(numbers.notna() & (numbers.abs() < float("inf"))).all(axis=1)]
     return need(kept, f"no finite value to draw ({reasons(frame)})")

@@ -36,11 +36,8 @@ def run_suite(
     the root of every random stream, ``jobs`` the number of processes; with ``strict`` a check that could not be run
     counts as a failure; ``progress`` shows a progress bar.
 
-    Raises
-    ------
-    UserError
-        If ``jobs < 1``, if ``out`` is not a folder, or if it holds a file that has the name of an output of ``fspo
-        check`` but was not written by it."""
+    Raise UserError if ``jobs < 1``, if ``out`` is not a folder, or if it holds a file that has the name of an output of
+    ``fspo check`` but was not written by it."""
     from tqdm import tqdm
 
     from fspo.base.files import writing

@@ -330,11 +330,8 @@ def exit_status(rows: Iterable[Row], strict: bool = False) -> int:
 def select(checks: Sequence[Check], only: Sequence[str] = (), method: str | None = None) -> list[Check]:
     """Return the checks of the statements named in ``only`` (all if empty) by ``method`` (any if None).
 
-    Raises
-    ------
-    UserError
-        If no check has such a statement or such a method, or none has both; the message lists the names that exist or
-        says how to list them."""
+    Raise UserError if no check has such a statement or such a method, or none has both; the message lists the names
+    that exist or says how to list them."""
     statements = list(dict.fromkeys(check.statement for check in checks))
     for name in only:
         if name not in statements:

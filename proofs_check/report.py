@@ -110,8 +110,5 @@ def write_report(rows: Sequence[Row], folder: Path, **run: Any) -> None:
 def check_output(folder: Path) -> None:
     """Refuse an output folder in which ``fspo check`` would overwrite a file that it did not write.
 
-    Raises
-    ------
-    UserError
-        If ``folder`` is such a folder, or a file."""
+    Raise UserError if ``folder`` is such a folder, or a file."""
     refuse_foreign(folder, {"proofs_check.json": '"exit_status"'}, "fspo check", "--output")

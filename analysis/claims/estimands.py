@@ -69,11 +69,7 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "upda
     updates. All rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the
     band.
 
-    Raises
-    ------
-    UserError
-        If no range gives the clip rate, for example because S is 0 in all rows.
-    """
+    Raise UserError if no range gives the clip rate, for example because S is 0 in all rows."""
     clipped = np.zeros(len(rows), bool)
     for position in np.unique(rows.updates):
         at = np.flatnonzero(rows.updates == position)
@@ -184,10 +180,8 @@ def read_estimates(files: Sequence[Path], planned: Collection[tuple[str, str, in
     """Return as one table the estimates of several files ``estimates.csv``; only those of runs whose task, set and
     seed ``planned`` holds, if it is given, so that nobody adds seeds until a verdict pleases.
 
-    Raises
-    ------
-    UserError
-        If a file is missing or has other columns than `Estimate`, or if two files hold the same estimate."""
+    Raise UserError if a file is missing or has other columns than `Estimate`, or if two files hold the same
+    estimate."""
     tables = [pd.DataFrame(columns=list(Estimate._fields))]
     for file in files:
         try:

@@ -25,11 +25,7 @@ def examine(run: str | Path) -> Diagnosis:
 
     Where there is no gradient log, what the package rldoctor finds in the metrics is added, if it is installed.
 
-    Raises
-    ------
-    UserError
-        If there is no log to examine.
-    """
+    Raise UserError if there is no log to examine."""
     path = Path(run)
     if not path.is_file():
         check_run(path)

@@ -204,11 +204,7 @@ def make_server(run: str | Path, port: int) -> Server:
 
     The caller runs the server with the server's ``start`` and ``io_loop.start``.
 
-    Raises
-    ------
-    UserError
-        If the port is taken, or this user may not use it.
-    """
+    Raise UserError if the port is taken, or this user may not use it."""
     follower = Follower(run)
 
     def open_page(document: Document) -> None:

@@ -62,11 +62,7 @@ LENGTH = Partition("length", "response length $L$ (tokens)")
 def find_partition(name: str) -> Partition:
     """Return the partition by the log's column ``name``, which may be a user's own (``user.X``).
 
-    Raises
-    ------
-    UserError
-        If no column that holds numbers has this name.
-    """
+    Raise UserError if no column that holds numbers has this name."""
     if name == LENGTH.column:
         return LENGTH
     if name.startswith(USER_PREFIX) and len(name) > len(USER_PREFIX):
@@ -81,11 +77,7 @@ def find_partition(name: str) -> Partition:
 def coordinates(log: GradLog, partition: Partition) -> Floats:
     """Return for each row (N,) of the log the coordinate by which ``partition`` bins it, NaN where the log has none.
 
-    Raises
-    ------
-    UserError
-        If the log lacks the column, or the column holds text.
-    """
+    Raise UserError if the log lacks the column, or the column holds text."""
     name = partition.column
     if name not in log:
         raise UserError(f"--by {name}: the log has no column {name!r}: log it, or choose another --by")

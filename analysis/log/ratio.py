@@ -88,11 +88,7 @@ class LoggedRatio:
         A log without the column ``behaviour_log_ratio`` (schema 1.0) does not record the policy lag D, so its engine
         ratio E is used as the rollout-policy ratio D + E.
 
-        Raises
-        ------
-        UserError
-            If the ratio is unknown or the log has no columns of it.
-        """
+        Raise UserError if the ratio is unknown or the log has no columns of it."""
         ratio, logged = known_ratio(on), set(logged)
         clip, correction = header_rule(header), header_rule(header, "correction")
         if ratio == "update":

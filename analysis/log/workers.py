@@ -27,11 +27,7 @@ WAIT = 30
 def known_workers(workers: str) -> int | str:
     """Return what the text ``workers`` says: a number of workers to start here, or the address of a Dask scheduler.
 
-    Raises
-    ------
-    UserError
-        If the text is neither.
-    """
+    Raise UserError if the text is neither."""
     if workers.isdecimal() and int(workers) > 0:
         return int(workers)
     if ":" not in workers:

@@ -131,11 +131,7 @@ class Band:
         """Return the factor on the half-widths at which the case accepts its target share of rows with these ``excess``
         (N,); 1 if the case's range is not set by a target.
 
-        Raises
-        ------
-        UserError
-            If no range of the case's rule gives the target.
-        """
+        Raise UserError if no range of the case's rule gives the target."""
         if case.source != "matched":
             return 1.0
         if not len(excess):

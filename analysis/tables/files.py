@@ -57,11 +57,7 @@ def options_of(partition: Partition, on: str) -> str:
 def check_folder(folder: Path) -> None:
     """Refuse a folder in which the analysis would overwrite files that it did not write.
 
-    Raises
-    ------
-    UserError
-        If the folder holds such a file, or is itself a file.
-    """
+    Raise UserError if the folder holds such a file, or is itself a file."""
     ours = {SUMMARY: '"integrity"', "sweep.csv": "run,setting,value,rule"}
     ours |= {f"{name}.csv": ",".join(RunKey._fields) for name in TABLES}
     refuse_foreign(folder, ours, "fspo analyse")
@@ -109,12 +105,8 @@ class Analysis(NamedTuple):
 def read_analysis(run: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on) -> Analysis:
     """Read what ``fspo analyse`` wrote about a run, by one partition and log-ratio.
 
-    Raises
-    ------
-    UserError
-        If the run does not exist or has no finished analysis, or if a file is damaged or lacks a column, as those of an
-        earlier release may. The message says how to get it.
-    """
+    Raise UserError if the run does not exist or has no finished analysis, or if a file is damaged or lacks a column, as
+    those of an earlier release may. The message says how to get it."""
     check_run(run)
     folder, fix = Path(run) / folder_name(partition, on), f"run `fspo analyse {run}{options_of(partition, on)}`"
     if not (folder / SUMMARY).is_file():
@@ -154,11 +146,7 @@ def read_tables(
 ) -> dict[str, pd.DataFrame]:
     """Read the tables of several analysed runs, and join for each table name the rows of all runs into one table.
 
-    Raises
-    ------
-    UserError
-        If a run has no finished analysis, or a file is damaged or lacks a column.
-    """
+    Raise UserError if a run has no finished analysis, or a file is damaged or lacks a column."""
     found = [read_analysis(run, partition, on).tables for run in runs]
     full = {name: [of[name] for of in found if len(of[name])] for name in TABLES}
     return {

@@ -2,8 +2,7 @@
 
 Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
 in memory is one chunk. The processes take the chunks in turn, so that each band that follows a target learns from one
-chunk after the other: who has read a chunk is told what the band has learnt before it, and tells it to the next.
-"""
+chunk after the other: who has read a chunk is told what the band has learnt before it, and tells it to the next."""
 
 from __future__ import annotations
 

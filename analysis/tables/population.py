@@ -13,8 +13,7 @@ Each cosine or error is a ratio of such sums; it is consistent, not unbiased. It
 ratio itself that deletes one prompt at a time, from all updates that hold its responses. For the errors of the
 direction, the clipped gradient is first divided by its mean acceptance a_bar. The jackknife estimates a_bar again
 without each prompt: with a fixed a_bar, intervals were up to 1.5 times too long, or too short by a third. If the
-squared norm in the denominator cannot be told from 0, the result is NaN with the reason.
-"""
+squared norm in the denominator cannot be told from 0, the result is NaN with the reason."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class _Pool:
     """Inner products of all rules' clipped gradients with the unclipped gradient, update by update, and numbers of
     responses and prompts.
 
-    An update adds 0 to a bin in which it has no pair of responses to different prompts.
-    """
+    An update adds 0 to a bin in which it has no pair of responses to different prompts."""
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
@@ -161,8 +159,7 @@ class PopulationTable:
 
     def rows(self) -> list[PopulationRow]:
         """Return the rows of the table population: cosine and errors of each rule's clipped gradient as an estimate of
-        a population's update (T11).
-        """
+        a population's update (T11)."""
         out: list[PopulationRow] = []
         pool = self._pool
         if not pool.update:
@@ -231,8 +228,7 @@ class PopulationTable:
 
     def _sketch_error(self, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]) -> float:
         """Return which part of the standard error of a quantity, in bin ``k`` and of case ``i``, is due to sketching
-        and not in the jackknife's standard error. ``values`` holds the pooled terms of `_terms`.
-        """
+        and not in the jackknife's standard error. ``values`` holds the pooled terms of `_terms`."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
                 # A variance is computed from the sketches of single prompts, so its jackknife over prompts already
@@ -292,8 +288,7 @@ def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats])
     different prompts: of clipped with reference gradients, clipped with clipped, and reference with reference.
     "variance" is the variance of the clipped gradient; "bias2_direction" and "variance_direction" are the squared bias
     and the variance of the clipped gradient divided by its mean acceptance (T11). ``scale`` is 1 / (mean acceptance)
-    (:func:`_scale`).
-    """
+    (:func:`_scale`)."""
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
@@ -303,8 +298,7 @@ def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats])
 
         a_bar is the mean acceptance. Because 1 / a_bar is no linear function of the data, the quantity has a bias of
         the order of 1 / (number of an update's prompts), however many updates are pooled. The bias is estimated from
-        the replicates (Quenouille) and subtracted.
-        """
+        the replicates (Quenouille) and subtracted."""
         found, moving = of(0, whole), of(1, without)
         gap = of(1, whole) - moving
         shift = np.where(np.isnan(gap), 0.0, gap).sum(0) * (len(gap) - 1) / len(gap)

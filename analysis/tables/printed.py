@@ -54,8 +54,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     it), with its interval.
 
     The responses are those in the first epoch with A != 0, whose clipping changes the update; all responses where the
-    log has no update acceptance, later epochs where no first epoch follows an update.
-    """
+    log has no update acceptance, later epochs where no first epoch follows an update."""
     rates, slopes, factors = _first_epoch(tables)
     done = f"who is {'masked' if on in CORRECTED else 'clipped'}"
     ends = _ends(rates if len(rates) else factors)
@@ -76,8 +75,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
 def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:
     """Return a line for each of several runs, by name: what the rule that trained it clips, as in `who_is_clipped`.
 
-    The two bins are the first and the last in which the clip rate of every run that clips is known.
-    """
+    The two bins are the first and the last in which the clip rate of every run that clips is known."""
     known = {name: _first_epoch(tables) for name, tables in analyses.items()}
     own = {name: rates for name, (all_rates, *_) in known.items() for _, rates in _of(_clipping(all_rates), "trained")}
     bins = set[int].intersection(*(set(rates["bin"]) - {-1} for rates in own.values())) if own else set()
@@ -104,8 +102,7 @@ def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition
 def _first_epoch(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the known rows of the first epoch: clip rates, their slopes, and mean factors of corrections on tokens.
 
-    They are of update acceptance (A != 0) where a bin has one, else of band acceptance (all responses).
-    """
+    They are of update acceptance (A != 0) where a bin has one, else of band acceptance (all responses)."""
     rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
     known = rates["estimate"].notna()
     nonzero = (known & (rates["bin"] >= 0) & (rates["measure"] == "update")).any()
@@ -148,8 +145,7 @@ def direction(cosine: pd.DataFrame, on: str = "update") -> str:
 
 def fair_exponents(scaling: pd.DataFrame) -> list[str]:
     """Return a line with the exponent at which a range clips all lengths alike, of both signs of A and of each. The
-    list is empty if the table has no such exponent.
-    """
+    list is empty if the table has no such exponent."""
     if scaling.empty:
         return []
     column = f"fair_{FAIR_SHARES[0] * 100:.0f}"
@@ -187,8 +183,7 @@ def _of_one_use(table: pd.DataFrame) -> pd.DataFrame:
 
 def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the rules to print, each with its label and its rows of ``rates``, one for each bin: first the one that
-    trained, then those at an equal clip rate, from the lowest one on; corrections also at their default ranges.
-    """
+    trained, then those at an equal clip rate, from the lowest one on; corrections also at their default ranges."""
     word = "masked" if on in CORRECTED else "clipped"
     told = _clipping(rates)
     yield from ((f"{rule}, as trained", rows) for rule, rows in _of(told, "trained"))

@@ -39,12 +39,10 @@ DISTRIBUTIONS = {
     "drift -sigma^2/2": (-(SIGMA**2) / 2, (*COMPARED, "fspo-kl")),
 }
 """Panels of the figure of acceptance by length. A panel is given by the drift mu of S in nats per token, and the names
-of its rules. fspo-kl's band is centred at the drift, all others at 0.
-"""
+of its rules. fspo-kl's band is centred at the drift, all others at 0."""
 RANGES = ((1.0, 1.0, False), (0.5, 1.5, True))
 """Panels of the figure of LRE by drift error (T3): lower and upper range in standard deviations of S, and whether drift
-errors of both signs occur.
-"""
+errors of both signs occur."""
 TOKEN_LENGTHS = np.unique(np.round(np.geomspace(1, 4096, 37))).astype(int)
 EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5.0)
 

@@ -75,11 +75,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = (), title: str
 def show(path: Path) -> None:
     """Open a page in the user's browser.
 
-    Raises
-    ------
-    UserError
-        If there is no browser.
-    """
+    Raise UserError if there is no browser."""
     import webbrowser
 
     if not webbrowser.open(path.resolve().as_uri()):

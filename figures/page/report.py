@@ -157,11 +157,7 @@ def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
     """Return a figure in ``folder`` as values for the page's template: its texts from ``caption`` (one mapping of
     captions.json), its PNG image and its first numbers.
 
-    Raises
-    ------
-    UserError
-        If a file of the figure cannot be read.
-    """
+    Raise UserError if a file of the figure cannot be read."""
     file = folder / f"{caption['name']}.png"
     try:
         image = base64.b64encode(file.read_bytes()).decode()

@@ -29,11 +29,8 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], *, writes: bool) -> N
     file. Else each process writes the rows that it holds to the folder. A tensor that is not sharded is written to the
     folder by the first process alone.
 
-    Raises
-    ------
-    OSError, SafetensorError
-        If the files cannot be written. If one of several processes fails to write its rows, all processes raise.
-    """
+    Raise OSError or SafetensorError if the files cannot be written. If one of several processes fails to write its
+    rows, all processes raise."""
     if any(map(holders, tensors.values())):
         with _error_of_any_process():
             dcp.save(
@@ -77,11 +74,8 @@ def read(path: Path, targets: Tensors, shards: int) -> None:
     Every process must call this function. The targets may be sharded over any number of processes, and each process
     reads only the rows that it holds. Beside the targets, memory holds the values of one tensor at a time.
 
-    Raises
-    ------
-    OSError, SafetensorError, ValueError
-        If the files cannot be read. If one process fails to read its rows from a folder, all processes raise.
-    """
+    Raise OSError, SafetensorError or ValueError if the files cannot be read. If one process fails to read its rows from
+    a folder, all processes raise."""
     with torch.no_grad():
         if shards:
             with _error_of_any_process(), warnings.catch_warnings():

@@ -57,11 +57,7 @@ def unreadable(run: Path, end: int) -> list[str]:
 
     A run that goes on from its newest checkpoint, after which comes rollout ``end``, leaves these parts out.
 
-    Raises
-    ------
-    UserError
-        If the metrics or the log of a rollout before ``end`` are gone, not only damaged.
-    """
+    Raise UserError if the metrics or the log of a rollout before ``end`` are gone, not only damaged."""
     lines, torn = MetricsFile(run).read()
     measured = {line.get("rollout") for line in lines if line.get("phase", "train") == "train"}
     paths, readable, damage = log_paths(run), set(), list[str]()
