@@ -97,15 +97,11 @@ def minimal(folder, n=64, rollouts=4, metadata=None, **columns):
     writer = GradLogWriter(folder, metadata=metadata)
     for rollout in range(rollouts):
         for update in range(3):
-            rows = {
-                "rollout": rollout,
-                "step": rollout * 3 + update,
-                "prompt_id": np.arange(n) // 4,
-                "response_id": np.arange(n),
-                "length": rng.integers(4, 100, n),
-                "log_ratio": 0.1 * update * rng.normal(size=n),
-                "advantage": rng.choice([-1.0, 0.0, 1.0], n),
-            }
+            rows = (
+                {"rollout": rollout, "step": rollout * 3 + update, "prompt_id": np.arange(n) // 4}
+                | {"response_id": np.arange(n), "length": rng.integers(4, 100, n)}
+                | {"log_ratio": 0.1 * update * rng.normal(size=n), "advantage": rng.choice([-1.0, 0.0, 1.0], n)}
+            )
             writer.append(rows | columns)
         writer.flush(rollout)
     return folder

@@ -19,18 +19,11 @@ from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import ScoreHooks
 
 VOCAB = 24
-TINY = {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "intermediate_size": 20,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+TINY = (
+    {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2}
+    | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": None, "bos_token_id": None}
+    | {"eos_token_id": None}
+)
 MODELS = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=False)),
     "qwen3-tied": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=True, attention_bias=True)),

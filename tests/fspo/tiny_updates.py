@@ -15,19 +15,12 @@ from fspo.rollouts.metric_sums import Counts
 def made_batch(responses: Sequence[np.ndarray], group: int, **fields: Any) -> RolloutBatch:
     """A rollout of given responses, ``group`` to each prompt; all that is not given is 0, sound or of equal length."""
     n = len(responses)
-    default = {
-        "rollout": 0,
-        "behaviour_version": 0,
-        "prompts": [np.arange(3)] * n,
-        "sampler_log_probs": [np.zeros(len(x)) for x in responses],
-        "truncated": np.zeros(n, bool),
-        "rewards": np.zeros(n),
-        "advantages": np.zeros(n),
-        "reward_status": np.full(n, "ok"),
-        "prompt_ids": np.arange(n) // group,
-        "response_ids": np.arange(n),
-        "info": {},
-    }
+    default = (
+        {"rollout": 0, "behaviour_version": 0, "prompts": [np.arange(3)] * n}
+        | {"sampler_log_probs": [np.zeros(len(x)) for x in responses], "truncated": np.zeros(n, bool)}
+        | {"rewards": np.zeros(n), "advantages": np.zeros(n), "reward_status": np.full(n, "ok")}
+        | {"prompt_ids": np.arange(n) // group, "response_ids": np.arange(n), "info": {}}
+    )
     return RolloutBatch(responses=list(responses), **default | fields)
 
 

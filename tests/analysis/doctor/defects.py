@@ -327,11 +327,7 @@ FORTY = (
             c["reward"] * (c["length"] < np.quantile(c["length"], 0.67))
         ),
     ),
-    Defect(
-        "two groups stand under one prompt",
-        "estimator",
-        lambda c, r, i: c | {"prompt_id": c["prompt_id"] // 2},
-    ),
+    Defect("two groups stand under one prompt", "estimator", lambda c, r, i: c | {"prompt_id": c["prompt_id"] // 2}),
     Defect(
         "every other response of each group is not logged",
         "dropped_sequences log",
@@ -396,11 +392,7 @@ TEN = (
         "estimator",
         lambda c, r, i: rewarded(c, np.clip(c["advantage"], -1.2, 1.2)),
     ),
-    Defect(
-        "the lower edge is logged with the opposite sign",
-        "band",
-        lambda c, r, i: c | {"lo": -c["lo"]},
-    ),
+    Defect("the lower edge is logged with the opposite sign", "band", lambda c, r, i: c | {"lo": -c["lo"]}),
     Defect(
         "log-probs are subtracted in bfloat16",
         "values_of_s",
@@ -416,11 +408,7 @@ TEN = (
         "mismatch sums",
         lambda c, r, i: c | {name: -c[name] for name in ("engine_log_ratio", "behaviour_log_ratio") if name in c},
     ),
-    Defect(
-        "a response's length is that of the longest in its group",
-        "",
-        lambda c, r, i: _padded(c),
-    ),
+    Defect("a response's length is that of the longest in its group", "", lambda c, r, i: _padded(c)),
     Defect(
         "the longest tenth is discarded before it is logged",
         "dropped_sequences log",

@@ -91,20 +91,11 @@ too much in these runs, because S of a small model is larger."""
 RATES = {"gradient": 0.1, "sign": 0.15, "heavy": 0.25}
 """For each value of ``SimulatedRun.steps``: how far the updates of one rollout together move the entries of the table
 of logits at most, as a root mean square, nats."""
-OPTIONS = {
-    "rollouts": 10,
-    "threads": 1,
-    "batch.prompts": 12,
-    "batch.responses": 8,
-    "batch.minibatches": 4,
-    "batch.epochs": 2,
-    "sampling.max_new_tokens": 256,
-    "optim.learning_rate": 1e-4,
-    "optim.warmup_updates": 2,
-    "log.score_every": 0,
-    "log.samples": 0,
-    "eval.every": 0,
-}
+OPTIONS = (
+    {"rollouts": 10, "threads": 1, "batch.prompts": 12, "batch.responses": 8, "batch.minibatches": 4}
+    | {"batch.epochs": 2, "sampling.max_new_tokens": 256, "optim.learning_rate": 1e-4, "optim.warmup_updates": 2}
+    | {"log.score_every": 0, "log.samples": 0, "eval.every": 0}
+)
 """Options of the trained runs, whose model is the embedded one and whose task is chain-add."""
 
 

@@ -17,11 +17,7 @@ def rows_of(n, group=8, **columns):
     """Rows of the first epoch, in groups of ``group`` and 10 rollouts; columns that are not given are NaN."""
     i = np.arange(n)
     made = {name: np.full(n, np.nan) for name in READ}
-    made |= {
-        "rollout": i * 10 // n,
-        "step": i * 10 // n,
-        "prompt_id": i // group,
-        "response_id": i,
-        "cluster": i // group,
+    made |= {"rollout": i * 10 // n, "step": i * 10 // n, "prompt_id": i // group, "response_id": i} | {
+        "cluster": i // group
     }
     return Rows(made | {"updates_since_rollout": 0.0 * i + 1, "times_used": 0.0 * i} | columns)

@@ -351,17 +351,9 @@ def test_the_worst_issues_are_printed_with_their_fix_and_the_rest_is_named():
 
 
 VALUE = st.one_of(st.floats(-50, 50), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))
-OPTIONAL = {
-    "reward": VALUE,
-    "lo": VALUE,
-    "hi": VALUE,
-    "multiplier": VALUE,
-    "weight": VALUE,
-    "truncated": st.booleans(),
-    "band_accept": st.booleans(),
-    "side": st.integers(-1, 2),
-    "updates_since_rollout": st.integers(0, 3),
-}
+OPTIONAL = dict.fromkeys(("reward", "lo", "hi", "multiplier", "weight"), VALUE)
+OPTIONAL |= {"truncated": st.booleans(), "band_accept": st.booleans()}
+OPTIONAL |= {"side": st.integers(-1, 2), "updates_since_rollout": st.integers(0, 3)}
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

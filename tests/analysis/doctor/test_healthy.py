@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from fspo.gradlog import read_log
-from tests.analysis.doctor.healthy import (
-    KINDS,
-    TOKENS,
-    SimulatedRun,
-    draw,
-    first_table,
-    gradient,
-    write_simulated_run,
-)
+from tests.analysis.doctor.healthy import KINDS, TOKENS, SimulatedRun, draw, first_table, gradient, write_simulated_run
 
 
 def test_the_gradient_is_that_of_the_log_probabilities():

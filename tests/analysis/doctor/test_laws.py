@@ -107,10 +107,7 @@ def test_stakes_are_products_of_one_plus_bet_times_term():
     assert stakes(np.array([-3.0, -3.0]), np.ones(1)) == -np.inf  # and nothing comes back
 
 
-@pytest.mark.parametrize(
-    ("name", "x"),
-    [("a token less", -0.4), ("a token more", 0.4), ("another model", 0.0)],
-)
+@pytest.mark.parametrize(("name", "x"), [("a token less", -0.4), ("a token more", 0.4), ("another model", 0.0)])
 def test_a_line_tells_a_token_from_a_temperature(name, x):
     rng = np.random.default_rng(2)
     L = rng.integers(10, 200, 2000).astype(float)

@@ -31,19 +31,9 @@ def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
     length = rng.integers(2, 300, n)
     S = sigma * np.sqrt(length) * rng.standard_normal(n) + drift * length
     writer.append(
-        {
-            "rollout": 0,
-            "step": 0,
-            "updates_since_rollout": 0,
-            "phase": "noise",
-            "prompt_id": np.arange(n) % prompts,
-            "response_id": np.arange(n),
-            "length": length,
-            "log_ratio": S,
-            "advantage": 1.0,
-            "band_accept": np.abs(S) < 0.3,
-            "user.source": ["low"] * n,
-        }
+        {"rollout": 0, "step": 0, "updates_since_rollout": 0, "phase": "noise"}
+        | {"prompt_id": np.arange(n) % prompts, "response_id": np.arange(n), "length": length, "log_ratio": S}
+        | {"advantage": 1.0, "band_accept": np.abs(S) < 0.3, "user.source": ["low"] * n}
     )
     writer.flush(0)
     return length, S

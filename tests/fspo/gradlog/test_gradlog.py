@@ -26,41 +26,19 @@ def rows(n, rollout=0, seed=0):
     rng = np.random.default_rng(seed)
     unit = rng.normal(size=(n, WIDTH))
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
-    return {
-        "rollout": rollout,
-        "step": np.repeat([4 * rollout, 4 * rollout + 1], [n // 2, n - n // 2]),
-        "updates_since_rollout": 1,
-        "times_used": np.arange(n) % 2,
-        "phase": "train",
-        "policy_version": 3,
-        "behaviour_version": 2,
-        "prompt_id": np.arange(n) // 2,
-        "response_id": np.arange(n) + 1000 * rollout,
-        "length": rng.integers(1, 500, n),
-        "truncated": rng.random(n) < 0.5,
-        "entropy": rng.random(n),
-        "log_ratio": rng.normal(size=n),
-        "engine_log_ratio": rng.normal(size=n),
-        "sum_sq_log_ratio": rng.random(n),
-        "k3_sum": rng.random(n),
-        "reward": rng.random(n),
-        "advantage": rng.normal(size=n),
-        "rule": "fspo",
-        "lo": -0.1,
-        "hi": np.full(n, 0.1),
-        "drift": 0.0,
-        "drift_source": "none",
-        "band_accept": rng.random(n) < 0.9,
-        "side": rng.integers(-1, 3, n),
-        "multiplier": 1.0,
-        "weight": rng.random(n),
-        "score_status": ["ok" if i % 3 else "not_taken" for i in range(n)],
-        "score_norm": rng.random(n) + 1,
-        "score_unit": unit,
-        "behaviour_version_last": 2,
-        **{name: rng.normal(size=n) for name in SUMS},
-        "correction_side": rng.integers(-1, 2, n),
-    }
+    return (
+        {"rollout": rollout, "step": np.repeat([4 * rollout, 4 * rollout + 1], [n // 2, n - n // 2])}
+        | {"updates_since_rollout": 1, "times_used": np.arange(n) % 2, "phase": "train", "policy_version": 3}
+        | {"behaviour_version": 2, "prompt_id": np.arange(n) // 2, "response_id": np.arange(n) + 1000 * rollout}
+        | {"length": rng.integers(1, 500, n), "truncated": rng.random(n) < 0.5, "entropy": rng.random(n)}
+        | {"log_ratio": rng.normal(size=n), "engine_log_ratio": rng.normal(size=n), "sum_sq_log_ratio": rng.random(n)}
+        | {"k3_sum": rng.random(n), "reward": rng.random(n), "advantage": rng.normal(size=n), "rule": "fspo"}
+        | {"lo": -0.1, "hi": np.full(n, 0.1), "drift": 0.0, "drift_source": "none"}
+        | {"band_accept": rng.random(n) < 0.9, "side": rng.integers(-1, 3, n), "multiplier": 1.0}
+        | {"weight": rng.random(n), "score_status": ["ok" if i % 3 else "not_taken" for i in range(n)]}
+        | {"score_norm": rng.random(n) + 1, "score_unit": unit, "behaviour_version_last": 2}
+        | {**{name: rng.normal(size=n) for name in SUMS}, "correction_side": rng.integers(-1, 2, n)}
+    )
 
 
 def write(run, *rollouts, n=6, rank=0, **options):

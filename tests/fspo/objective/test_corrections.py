@@ -73,24 +73,14 @@ def test_records_of_the_mismatch_by_hand():
     def k3(values):
         return sum(E(v) - 1 - v for v in values)
 
-    expected = {
-        "engine_log_ratio": -0.2,
-        "engine_sum_sq": 0.1,
-        "engine_k3_sum": k3(e[0]),
-        "staleness_log_ratio": 0.04,
-        "behaviour_log_ratio": -0.16,
-        "behaviour_sum_sq": 0.0144 + 0.0784,
-        "behaviour_k3_sum": k3(b),
-        "behaviour_k2_max": 0.28**2 / 2,
-        "behaviour_k3_max": E(-0.28) - 1 + 0.28,
-        "total_sum_sq": 0.0289 + 0.0529,
-        "total_k3_sum": k3(x),
-        "missing": 0,
-        "correction_lo": math.log(1 / 3),
-        "correction_hi": math.log(3),
-        "correction_drift": 0.0,
-        "correction_weight": E(-0.16),
-    }
+    expected = (
+        {"engine_log_ratio": -0.2, "engine_sum_sq": 0.1, "engine_k3_sum": k3(e[0])}
+        | {"staleness_log_ratio": 0.04, "behaviour_log_ratio": -0.16, "behaviour_sum_sq": 0.0144 + 0.0784}
+        | {"behaviour_k3_sum": k3(b), "behaviour_k2_max": 0.28**2 / 2}
+        | {"behaviour_k3_max": E(-0.28) - 1 + 0.28, "total_sum_sq": 0.0289 + 0.0529, "total_k3_sum": k3(x)}
+        | {"missing": 0, "correction_lo": math.log(1 / 3), "correction_hi": math.log(3)}
+        | {"correction_drift": 0.0, "correction_weight": E(-0.16)}
+    )
     for name, value in expected.items():
         assert float(getattr(r, name)) == pytest.approx(value, rel=1e-12), name
     stats = [ratio_stats(vars(r), on) for on in ("update", "engine", "behaviour")]

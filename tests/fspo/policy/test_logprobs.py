@@ -23,11 +23,7 @@ from tests.fspo.policy.test_linear_logprobs import Watch
 BIG = BIG_VOCABULARY + 808
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14]]
 RESPONSES = [[20, 21, 22, 23, 24, 25, 26], [2], [30, 31, 32, 33, 34, 35, 36, 37, 38, 39]]
-SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4} | {
     "num_key_value_heads": 2,
     "head_dim": 8,
     "pad_token_id": 0,

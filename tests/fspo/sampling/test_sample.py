@@ -28,18 +28,11 @@ from fspo.sampling.picking import Noise, pick_tokens
 from fspo.sampling.sample import Responses, SamplingConfig, choose_engine, sample
 from tests.fspo.policy.test_score_memory import peak
 
-SMALL = {
-    "vocab_size": 24,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-}
+SMALL = (
+    {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    | {"num_attention_heads": 4, "max_position_embeddings": 128, "initializer_range": 0.3, "bos_token_id": None}
+    | {"eos_token_id": 1, "pad_token_id": 0}
+)
 
 
 def small_model(kind: str) -> PreTrainedModel:

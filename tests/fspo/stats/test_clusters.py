@@ -8,14 +8,7 @@ import statsmodels.api as sm
 from scipy import stats as sps
 
 from fspo.stats.clusters import TOO_FEW, ratios, too_few_showing
-from fspo.stats.intervals import (
-    CONFIDENCE,
-    PERCENT,
-    mean_interval,
-    proportion_interval,
-    sample_interval,
-    t_quantile,
-)
+from fspo.stats.intervals import CONFIDENCE, PERCENT, mean_interval, proportion_interval, sample_interval, t_quantile
 from fspo.stats.slopes import cluster_slope
 
 
