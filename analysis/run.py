@@ -58,7 +58,7 @@ def analyse(
     Parameters
     ----------
     run : Run
-        A run as `analysis.log.loading.load_run` returns it.
+        The run, with the rows of its log (`analysis.log.loading.load_run` reads it).
     progress : callable
         Called with the name of a part and the share of it that was done since the last call.
     workers : str, optional

@@ -155,7 +155,7 @@ class Style:
     @contextmanager
     def context(self) -> Iterator[None]:
         """Within a ``with`` block, draw with seaborn's theme for papers, whatever the user's settings are: no text
-        below ``SMALLEST_FONT`` points, fonts that ship with Matplotlib, embedded as TrueType."""
+        below 6.5 points, fonts that ship with Matplotlib, embedded as TrueType."""
         import seaborn as sns
 
         with mpl.rc_context():

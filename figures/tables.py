@@ -88,8 +88,8 @@ class Tables:
             raise NothingToDraw(why)
 
     def only(self, rules: Iterable[str]) -> Tables:
-        """Return these tables with only the rows of ``rules`` and of ``REFERENCES`` (no clip, random drops, exact
-        weights). A table without a column for rules stays complete.
+        """Return these tables with only the rows of ``rules`` and of what they are compared with (no clip, random
+        drops, exact weights). A table without a column for rules stays complete.
 
         Raise UserError if no table has a row of one of ``rules``."""
         names, frames = {*rules, *REFERENCES}, dict(self.frames)

@@ -34,7 +34,7 @@ class GroupStats:
     num_groups : int
         Number of groups.
     num_zero_std_groups : int
-        Groups whose rewards are all equal up to ``ROUNDING``: every advantage of such a group is exactly 0.
+        Groups whose rewards are all equal up to rounding: every advantage of such a group is exactly 0.
     """
 
     num_groups: int
@@ -48,10 +48,10 @@ def advantages(
 
     With r_i the reward, m and s the mean and the standard deviation of its group, and G the group's size:
 
-    - ``rloo``: r_i minus the mean of the *other* rewards of the group, = (r_i - m) G / (G - 1)
-      (leave-one-out baseline; Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740);
-    - ``grpo``: (r_i - m) / (s + 1e-4), s with Bessel's correction (ddof = 1): the default of TRL 1.16's
-      GRPOTrainer, ``scale_rewards="group"`` (Shao et al. 2024, arXiv:2402.03300);
+    - ``rloo``: r_i minus the mean of the *other* rewards of the group, = (r_i - m) G / (G - 1) (leave-one-out baseline;
+      Kool et al. 2019, Ahmadian et al. 2024, arXiv:2402.14740);
+    - ``grpo``: (r_i - m) / (s + 1e-4), s with Bessel's correction (ddof = 1): the default of TRL 1.16's GRPOTrainer,
+      ``scale_rewards="group"`` (Shao et al. 2024, arXiv:2402.03300);
     - ``dr_grpo``: r_i - m (Liu et al. 2025, arXiv:2503.20783).
 
     Parameters
@@ -59,22 +59,22 @@ def advantages(
     rewards : numpy.ndarray
         Finite, shape (N,).
     group_ids : numpy.ndarray
-        Shape (N,), integers or strings: responses with the same id form a group. Sizes may differ and the rows
-        may come in any order.
+        Shape (N,), integers or strings: responses with the same id form a group. Sizes may differ and the rows may come
+        in any order.
     estimator : str
         ``"rloo"``, ``"grpo"`` or ``"dr_grpo"``.
 
     Returns
     -------
     advantages : numpy.ndarray
-        Float64 (N,). A group with equal rewards, up to ``ROUNDING``, gives exactly 0.
+        Float64 (N,). A group with equal rewards, up to rounding, gives exactly 0.
     stats : GroupStats
         How many groups there are, and how many of them have equal rewards.
 
     Raises
     ------
     UserError
-        Unknown estimator, wrong shapes, a reward that is NaN or above ``LARGEST``, or under ``rloo`` a group of one
+        Unknown estimator, wrong shapes, a reward that is NaN or above 1e100 in size, or under ``rloo`` a group of one
         response, which has no other response to compare with.
     """
     if estimator not in ESTIMATORS:

@@ -272,14 +272,14 @@ def gathered(run: Function, rng: np.random.Generator, on_error: float) -> Parts:
 
 
 def noticed(test: Test, x: float) -> bool:
-    """Return whether a test fails on a statement made false by ``x``, even if p-values are corrected for `FAMILY`."""
+    """Return whether a test fails on a statement made false by ``x``, even if p-values are corrected for 50 checks."""
     outcome = test(x)
     return judge(outcome, None if outcome.p_value is None else FAMILY * outcome.p_value) is Verdict.FAIL
 
 
 def resolution(test: Parts) -> float:
-    """Return the smallest of `SIZES` such that the test fails if any one of its parts is made false by it; infinity if
-    there is none. It is found by bisection, as if all larger sizes were noticed too."""
+    """Return the smallest x of `SIZES` (1e-16 to 1) such that the test fails if any one of its parts is made false by
+    it; infinity if there is none. It is found by bisection, as if all larger sizes were noticed too."""
     high = 0
     for part in range(len(test.tests)):
         low, top = high - 1, len(SIZES)

@@ -22,7 +22,7 @@ def _run_key(index: int, key: str, seed: int) -> Raw:
 
 
 def check_jobs(jobs: int) -> None:
-    """Raise UserError if the number of processes ``jobs`` is below 1 or above `MOST_JOBS`."""
+    """Raise UserError if the number of processes ``jobs`` is below 1 or above 1,024."""
     checked_count("--jobs", jobs, 1, MOST_JOBS, "the number of processes")
 
 

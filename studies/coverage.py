@@ -100,8 +100,8 @@ def draw(rng: np.random.Generator, design: Design) -> tuple[Floats, Ints, Ints]:
 
 
 def trend(rng: np.random.Generator, design: Design) -> tuple[float, float, float]:
-    """Simulate a log whose acceptance falls by ``SLOPE`` for each doubling of the length. Return the slope of a line
-    through the true acceptances of its responses, and the two ends of the interval that is estimated for that slope."""
+    """Simulate a log whose acceptance falls by .02 for each doubling of the length. Return the slope of a line through
+    the true acceptances of its responses, and the two ends of the interval that is estimated for that slope."""
     doublings = effects(rng, design, LENGTH_SHARE).ravel()
     truth = np.clip(design.mean - SLOPE * doublings, 1e-9, 1 - 1e-9)
     accepted = effects(rng, design, design.correlation).ravel() <= special.ndtri(truth)

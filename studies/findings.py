@@ -252,7 +252,7 @@ def of_arm(name: str) -> Look:
 
 @styled
 def training(rollouts: Frame, style: Style) -> Figure:
-    """Draw the training reward by rollout on chain-add: a panel for each group of arms in `PANELS` that has runs."""
+    """Draw the training reward by rollout on chain-add: a panel for each kind of runs that there is."""
     known = {arm: of_arm(arm) for arm in ARMS}
     data = rollouts[rollouts.task == "chain-add"]
     told = data.seeds >= FEW  # an interval over fewer seeds covers the panel and says nothing

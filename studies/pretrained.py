@@ -51,7 +51,7 @@ def question(first: int, last: int) -> str:
 
 
 def write_task(path: Path, seed: int) -> None:
-    """Write `PROMPTS` distinct prompts, drawn with a seed, with their answers to a file.
+    """Write 512 distinct prompts, drawn with a seed, with their answers to a file.
 
     The first of the numbers that a prompt asks for is uniform in 1 to 49, and their count is log-uniform in 1 to 50. A
     prompt that was drawn before is drawn anew, so the two distributions hold only nearly."""

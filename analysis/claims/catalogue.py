@@ -29,7 +29,8 @@ class Hypothesis:
     Attributes
     ----------
     estimand, runs, clip_rate
-        What is measured (`ESTIMANDS`), on which set of runs, and at which clip rate (NaN for rules that trained).
+        The number of a run that is measured (such as its slope), on which set of runs, and at which clip rate (NaN for
+        rules that trained).
     rule, rival : str
         The estimate is the rule's, or the rule's less the rival's of the same seed where a rival is named.
     sign : {1, -1}

@@ -96,7 +96,7 @@ def slope(clipped: NDArray[np.bool_], length: Floats) -> float:
 
     The slope b of the fit exp(a + b log2 L) is where the mean of log2 L weighted with the fitted rates equals its mean
     over the clipped responses: the two score equations of that regression, with the first solved for a. It is 0 if none
-    or all are clipped, or if all lengths are equal, and its size is at most `STEEPEST`.
+    or all are clipped, or if all lengths are equal, and its size is at most 20.
 
     Parameters
     ----------

@@ -120,9 +120,9 @@ class Stream:
     def chunks(self, size: int) -> list[Chunk]:
         """Return the log's chunks in order; each is made of blocks of ``size`` rollouts, none of them split.
 
-        A chunk ends just before the first rollout of the next chunk; the last chunk ends at `LAST`. So every row group
-        of the files belongs to a chunk. This holds even for a damaged row group whose rollouts are not listed in
-        ``rollouts``: its chunk is read, so the damage is reported."""
+        A chunk ends just before the first rollout of the next chunk; the last has no end. So every row group of the
+        files belongs to a chunk. This holds even for a damaged row group whose rollouts are not listed in ``rollouts``:
+        its chunk is read, so the damage is reported."""
         found: list[Chunk] = []
         start, held = 0, 0.0
         for stop in range(size, len(self.rollouts) + size, size):
@@ -171,8 +171,7 @@ class Stream:
         return found, Notes(damage=tuple(log.damage), counts=counts)
 
     def sample(self) -> tuple[GradLog, int]:
-        """Read about ``SAMPLE`` rows of evenly spaced complete rollouts; return them and the number of these
-        rollouts."""
+        """Read about 200,000 rows of evenly spaced complete rollouts; return them and the number of these rollouts."""
         share = min(SAMPLE / max(float(self.rows.sum()), 1.0), 1.0)
         number = min(max(round(share * len(self.rollouts)), 1), len(self.rollouts))
         chosen = self.rollouts[((np.arange(number) + 0.5) * len(self.rollouts) / number).astype(np.int64)]

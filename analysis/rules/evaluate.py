@@ -161,7 +161,7 @@ def make_cases(
     Parameters
     ----------
     bands : sequence of str, optional
-        Names of rules that `candidates` returns; all by default.
+        Names of rules that act on the ratio ``on`` (`candidates`); all by default.
     rows : Rows, optional
         All rows of the run, on which bands that follow a target are replayed. A band that follows a target keeps its
         preset's range if neither ``rows`` nor ``states`` are given.
@@ -201,8 +201,8 @@ def make_cases(
 
 
 def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
-    """Make the cases of verl's criteria for rejecting a response (`CRITERIA`), each with bounds that accept one of
-    ``targets``, shares; none if S is analysed."""
+    """Make the cases of verl's criteria for rejecting a response, by the sum, mean or maximum of its tokens' k2 = x^2/2
+    or k3, each with bounds that accept one of ``targets``, shares; none if S is analysed."""
     criteria = CRITERIA.items() if on in CORRECTED else ()
     return [
         Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)

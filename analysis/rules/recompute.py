@@ -79,9 +79,8 @@ FIRST = (-1, -1)
 
 
 def numbers(log: GradLog, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Return the columns ``names`` of a log by name, as float64 (N,), NaN where null. In the columns of ``FACTORS``
-    (multiplier, weight) a logged NaN becomes inf, which equals no recomputed value. Columns without a value are left
-    out."""
+    """Return the columns ``names`` of a log by name, as float64 (N,), NaN where null. In the columns multiplier and
+    weight a logged NaN becomes inf, which equals no recomputed value. Columns without a value are left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -132,7 +131,7 @@ def recompute(
         Whether the log was imported from another trainer's table. Then times_used, updates_since_rollout and the sums
         over tokens are not compared, because the import made them itself.
     before : tuple of int, optional
-        Number and last step of the rollout before these rows (``FIRST`` at the start of a log), if they are known.
+        Number and last step of the rollout before these rows (-1 and -1 at the start of a log), if they are known.
 
     Returns
     -------

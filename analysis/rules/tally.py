@@ -167,7 +167,7 @@ class Part:
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:
         """Return what each row adds to an acceptance's denominator (n,), and the sums of it: 1 if ``kind`` is "one" or
-        "none", exp(S) if it is "sequence" or exp(S/L) if "geometric", with the exponent held at MAX_EXPONENT."""
+        "none", exp(S) if it is "sequence" or exp(S/L) if "geometric", with the exponent held at 20."""
         if kind not in self.known:
             one = kind == "one"
             w = np.ones(len(self.S)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))

@@ -176,8 +176,8 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
 
     Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
     once from all C clusters, and C times with one cluster deleted. It is NaN where a squared norm is not positive. With
-    a cluster deleted, a squared norm counts as 0 if it is at most ``ROUNDING`` times the squared norm of all clusters.
-    A cosine within ``ROUNDING`` of 1 or -1 becomes 1 or -1.
+    a cluster deleted, a squared norm counts as 0 if it is at most 1e-12 times the squared norm of all clusters. A
+    cosine within 1e-12 of 1 or -1 becomes 1 or -1.
 
     Parameters
     ----------

@@ -109,8 +109,8 @@ class ScoredWindows:
     size : int
         Number of rollouts in a block.
     notes : Notes
-        Numbers of scores that are left out, by keys of ``LEFT_OUT``, and texts that say which sketches cannot be read.
-        The notes are complete after the last block.
+        Number of scores that are left out ("bad_units"), and texts that say which sketches cannot be read. The notes
+        are complete after the last block.
     """
 
     run: Run

@@ -36,8 +36,7 @@ BANDWIDTH = 0.15
 
 
 class Bounded(NamedTuple):
-    """An estimate ``value`` and the ends ``low`` and ``high`` of its interval at the level
-    fspo.stats.intervals.CONFIDENCE; NaN if it cannot be computed."""
+    """An estimate ``value`` and the ends ``low`` and ``high`` of its 95 % interval; NaN if it cannot be computed."""
 
     value: float
     low: float
@@ -54,7 +53,8 @@ def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
 def distance(S: Floats, A: Floats, responses: ResponseSet) -> Floats:
     """Return X of each response (N,): how far S lies from 0 towards the edges that can clip the response, nats.
 
-    In a set in which both edges can (`BOTH_EDGES`), X is |S|. Else X is S where A > 0, and -S where A < 0."""
+    In a set whose responses both edges can clip ("all"; "A != 0, both edges"), X is |S|. Else X is S where A > 0, and
+    -S where A < 0."""
     return np.abs(S) if responses in BOTH_EDGES else np.sign(A) * S
 
 
@@ -75,9 +75,9 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
     """Return the exponent gamma at which the acceptance of the band X <= f L^gamma does not change with the length.
 
     In each block the range f is set so that the band accepts the share ``share`` of the responses (`trend`). The slope
-    rises with gamma in steps; the result is the gamma at which it changes its sign: -inf if that lies below -WIDEST,
-    inf if it lies above WIDEST. The result is NaN if the ``share``-quantile of X is not above 0 in some block, or if
-    the slope does not depend on gamma, as with equal lengths.
+    rises with gamma in steps; the result is the gamma at which it changes its sign: -inf if that lies below -3, inf if
+    it lies above 3. The result is NaN if the ``share``-quantile of X is not above 0 in some block, or if the slope does
+    not depend on gamma, as with equal lengths.
 
     Parameters
     ----------
@@ -161,8 +161,9 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
-    """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is as in
-    `distance`; in each block of ``parts`` (indices of rows) f is set so that the share ``share`` is accepted."""
+    """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is how
+    far S lies from 0, f the range; in each block of ``parts`` (indices of rows) f is set so that the share ``share`` is
+    accepted."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
@@ -171,7 +172,7 @@ def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequenc
 
 
 def near_edge(beyond: Floats) -> Floats:
-    """Return what each response (N,) adds to the density of ``beyond`` at 0, by a normal kernel of width BANDWIDTH."""
+    """Return what each response (N,) adds to the density of ``beyond`` at 0, by a normal kernel of width .15."""
     return np.exp(-((beyond / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * math.sqrt(2 * math.pi))
 
 

@@ -46,8 +46,8 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm of ``NORMS``, with ``level`` intervals, from acceptances by cluster and bin
-    (``found``)."""
+    """Return the LRE in each norm (LRE_1, LRE_2, LRE_inf, ...), with ``level`` intervals, from acceptances by cluster
+    and bin (``found``)."""
     k = found.rows.shape[1]
     used, reason = usable(found), _unusable(found)
     if reason:
@@ -141,7 +141,7 @@ def degrees(influence: Floats) -> float:
 
 
 def usable(found: Ratios) -> np.ndarray:
-    """Return for each bin (K,) of ``found`` whether it has rows of at least ``BIN_CLUSTERS`` clusters."""
+    """Return for each bin (K,) of ``found`` whether it has rows of at least 10 clusters."""
     return found.clusters[: found.rows.shape[1]] >= BIN_CLUSTERS
 
 

@@ -286,7 +286,7 @@ def acceptance_rows(
 
 
 def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
-    """Return the rows of the table acceptance, by bin, for the measure `FACTOR`: the mean of the factors that the run's
+    """Return the rows of the table acceptance, by bin, for the measure "factor": the mean of the factors that the run's
     own correction on tokens left the responses, which the log's column ``correction_weight`` holds.
 
     The result is empty if the run's correction acts on sequences, or if it has none on the analysed ratio. What a

@@ -36,8 +36,7 @@ class Column(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A value with the ends ``low`` and ``high`` of its interval (level fspo.stats.intervals.CONFIDENCE), NaN where
-    unknown."""
+    """A value with the ends ``low`` and ``high`` of its 95 % interval, NaN where unknown."""
 
     value: float = math.nan
     low: float = math.nan
@@ -110,7 +109,7 @@ class BinKey(NamedTuple):
 
 def mean_at(found: Ratios, k: int) -> Interval:
     """Return the ratio of sums (a mean over rows or tokens) that ``found`` holds for bin ``k``, with Student's t
-    interval over clusters, NaN with fewer than ``MIN_CLUSTERS`` of them."""
+    interval over clusters, NaN with fewer than 5 of them."""
     low, high = mean_interval(found.value[k], found.variance[k], found.clusters[k])
     return Interval(found.value[k], float(low), float(high))
 

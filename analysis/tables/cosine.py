@@ -192,5 +192,5 @@ class _Use:
 
 def rows_weight(window: ScoredWindow) -> Floats:
     """Return the weight exp(S) (n,) that each row of a scored block has in the unclipped gradient; the exponent is at
-    most MAX_EXPONENT."""
+    most 20."""
     return importance_weight(window.rows.S)

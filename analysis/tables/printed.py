@@ -73,7 +73,8 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
 
 
 def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:
-    """Return a line for each of several runs, by name: what the rule that trained it clips, as in `who_is_clipped`.
+    """Return a line for each of several runs, by name: the clip rates of the rule that trained it, of all lengths and
+    of two bins, and their slope.
 
     The two bins are the first and the last in which the clip rate of every run that clips is known."""
     known = {name: _first_epoch(tables) for name, tables in analyses.items()}

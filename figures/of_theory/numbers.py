@@ -48,8 +48,8 @@ EXPONENTIAL, STUDENT = ExponentialTokens(0.0, 1.0), StudentTokens(0.0, 1.0, df=5
 
 
 def matched_rule(name: str, mu: float) -> tuple[Rule, float]:
-    """Return the rule of the preset ``name``, its range scaled so that the band acceptance, averaged over ``LENGTHS``,
-    is ``ACCEPTANCE``; and the drift of its band, nats per token. S given the length L is N(mu L, SIGMA^2 L)."""
+    """Return the rule of the preset ``name``, its range scaled so that the band acceptance, averaged over lengths from
+    1 to 10^5, is .85; and the drift of its band, nats per token. S given the length L is N(mu L, sigma^2 L)."""
     base = preset(name).rule
     m = base.centre(matching_means(GaussianTokens(mu, SIGMA))) if base.needs_stats else 0.0
 
@@ -90,8 +90,8 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T3: how large LRE_inf can be, over all shares of the lengths, if the drift error of every length is
     between 0 and x (or between -x and x), and T3's bounds on it.
 
-    A row belongs to one pair of ranges (lower and upper) of `RANGES` and one x. ``one_sided`` and ``two_sided`` are
-    T3's bounds for drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random."""
+    A row belongs to one pair of ranges (lower and upper) and one x. ``one_sided`` and ``two_sided`` are T3's bounds for
+    drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random."""
     del rng, draws
     for u_lo, u_hi, mixed in RANGES:
         a_0 = float(theory.interval_probability(-u_lo, u_hi))

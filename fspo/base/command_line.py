@@ -69,7 +69,7 @@ class CommandParser(ArgumentParser):
         self.gone: Mapping[str, str] = {}
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Any:
-        """Parse a command line, by default the program's, after `rewritten` has put it into jsonargparse's syntax."""
+        """Parse a command line, by default the program's, after putting it into jsonargparse's syntax (`rewritten`)."""
         with self.one_line():
             return super().parse_args(rewritten(self, sys.argv[1:] if args is None else args), *others, **options)
 

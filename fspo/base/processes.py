@@ -32,7 +32,7 @@ def without_interrupts() -> Iterator[None]:
 
 
 def cores() -> int:
-    """Return the number of processes to use: the available cores, at most MOST; 1 on systems without fork."""
+    """Return the number of processes to use: the available cores, at most 8; 1 on systems without fork."""
     if "fork" not in mp.get_all_start_methods():
         return 1
     affinity = getattr(os, "sched_getaffinity", None)

@@ -44,7 +44,8 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], *, writes: bool) -> N
 
 
 def listed(path: Path, shards: int) -> Tensors:
-    """Return the tensors that `write` has written to ``path``, on torch's meta device: shapes and types, no values.
+    """Return the tensors of the file or folder ``path`` (written by `write`), on torch's meta device: shapes and types,
+    no values.
 
     Parameters
     ----------

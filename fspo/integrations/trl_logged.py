@@ -42,8 +42,7 @@ REPLACED = (
 
 
 def missing_methods() -> list[str]:
-    """Return the names of those methods that this module replaces (`REPLACED`) and that the installed TRL's GRPOTrainer
-    does not have."""
+    """Return the names of the methods of GRPOTrainer that this module replaces and that the installed TRL lacks."""
     return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
 
 
@@ -78,7 +77,8 @@ class LoggedTrainer(GRPOTrainer):
     ----------
     log_rule, log_correction : Rule, optional
         The clip rule of the loss, and TRL's correction of vLLM's mismatch. Each is None if the loss applies none, or
-        one that no rule of this project reproduces; without a clip rule the columns `OF_THE_RULE` are null.
+        one that no rule of this project reproduces; without a clip rule the columns that say what the rule did (lo, hi,
+        side, ...) are null.
     corrected : bool
         Whether TRL's correction multiplies the loss of each token by a factor.
     log_rollout : int

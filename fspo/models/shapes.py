@@ -78,8 +78,9 @@ def small_qwen3(width: int = 128, heads: int = 4, **changes: Any) -> Qwen3Config
 def shape_of(name_or_path: str) -> PretrainedConfig:
     """Return the configuration of a model; no weights are loaded.
 
-    ``name_or_path`` is "embedded", a folder with config.json, one of `BUILT_IN` (with or without "Qwen/"), a Hub
-    name, or "random:" followed by one of these. Raises UserError if there is no such configuration."""
+    ``name_or_path`` is "embedded", a folder with config.json, one of the Qwen3 models that `BUILT_IN` lists (with or
+    without "Qwen/"), a Hub name, or "random:" followed by one of these. Raises UserError if there is no such
+    configuration."""
     from transformers import AutoConfig, Qwen3Config
 
     check_place(name_or_path)

@@ -227,7 +227,7 @@ def kl_terms(new: Float[Tensor, "B T"], ref: Float[Tensor, "B T"], mask: Bool[Te
     under both models; 0 outside the mask.
 
     With x the reference's log-probability less the new one, the estimate is exp(x) - 1 - x. The x in exp(x) is held at
-    MAX_EXPONENT, and the gradient passes through x even where it is held."""
+    20, and the gradient passes through x even where it is held."""
     x = -log_ratios(new, ref, mask)
     x_capped = x + (capped(x.detach()) - x.detach())
     return torch.expm1(x_capped) - x

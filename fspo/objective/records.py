@@ -34,8 +34,8 @@ class Records:
 
     A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and ``clipped_weight`` are
     means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN. ``band_accept`` is true if every
-    token is in its band, and ``capped`` if the exponent of at least one token's weight was held at MAX_EXPONENT. The
-    fields of a correction by token are made in the same way."""
+    token is in its band, and ``capped`` if the exponent of at least one token's weight was held at 20. The fields of a
+    correction by token are made in the same way."""
 
     length: Int64[Tensor, " B"]  # number of unmasked tokens
     log_ratio: Float64[Tensor, " B"]  # S in nats

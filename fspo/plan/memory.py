@@ -44,7 +44,7 @@ class MemoryPlan:
     phases : dict of str to dict of str to int
         Bytes by phase (sampling, update) and by what takes them (weights, optimizer, activations, ...).
     capacity : int
-        A GPU's memory, less the share `RESERVE`.
+        A GPU's memory, less 8 % that stay free.
     """
 
     parameters: int

@@ -89,24 +89,25 @@ def token_log_probs(
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"] | None]:
     """Compute the log-probability of each response token given all tokens before it.
 
-    The output layer runs only on positions that predict response tokens. If the vocabulary has `BIG_VOCABULARY` entries
-    or more, or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are computed
-    inside the output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward pass. An
-    output layer that is not a plain Linear (as with LoRA on it) computes all logits at once, and so does a model that
-    changes its logits after that layer (soft caps, scales), with a warning.
+    The output layer runs only on positions that predict response tokens. If the vocabulary has 8,192 entries or more,
+    or the logits do not fit in one tile, only one tile of the logits exists at a time. Tiles are computed inside the
+    output layer's forward, so that DDP and FSDP2 see that layer run, and again in the backward pass. An output layer
+    that is not a plain Linear (as with LoRA on it) computes all logits at once, and so does a model that changes its
+    logits after that layer (soft caps, scales), with a warning.
 
     Parameters
     ----------
     model : Module
         A Hugging Face causal language model, also inside peft or DDP.
     batch : mapping
-        The result of `make_batch`; ``position_ids`` is not passed to models that take none (ALiBi).
+        Token ids, masks and positions, as `make_batch` makes them; ``position_ids`` is not passed to models that take
+        none (ALiBi).
     temperature : float
         The sampler's temperature, > 0: logits are divided by it.
     entropy : bool
         Whether to return the entropy of each response token's distribution too.
     logits : int, optional
-        Largest number of logits (tokens x vocabulary) in a tile; by default `fspo.policy.linear_logprobs.TILE`.
+        Largest number of logits (tokens x vocabulary) in a tile; by default 2^20 on a CPU and 2^24 elsewhere.
     scores : ScoreHooks, optional
         The hooks inside whose ``with`` block this pass runs, if any. If they are not passed here, their hook on the
         output layer is taken for a hook of other code, and all logits are computed at once.

@@ -163,8 +163,8 @@ def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return an activation ``x`` (rows, ...) at about `CHECKED_TOKENS` evenly spaced rows, one for each token; of an
-    activation (B, tokens, ...) only the first response's tokens are taken."""
+    """Return an activation ``x`` (rows, ...) at about 8 evenly spaced rows, one for each token; of an activation (B,
+    tokens, ...) only the first response's tokens are taken."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 

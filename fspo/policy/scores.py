@@ -90,7 +90,7 @@ def score(
     seed, rollout : int
         Calls with the same seed and rollout use the same projections, so their scores can be compared.
     logits : int, optional
-        Largest number of logits in a tile, as in `fspo.policy.logprobs.token_log_probs`.
+        Largest number of logits (tokens x vocabulary) held in memory at a time.
 
     Raises
     ------

@@ -123,12 +123,12 @@ def plan_microbatches(
     """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
 
     The rows are sorted by length, and divided into microbatches so that there is little padding and few microbatches. A
-    single process takes one microbatch more to cost as much as `MICROBATCH_COST` tokens of padding. Several processes
-    make nearly the least possible number of microbatches, because sharded weights are gathered again for each.
+    single process takes one microbatch more to cost as much as 100 tokens of padding. Several processes make nearly the
+    least possible number of microbatches, because sharded weights are gathered again for each.
 
     Rows without a gradient (``trains`` False) get separate microbatches, which need no backward pass. Every process
-    gets the same number of microbatches with and without a gradient, so that collective operations match. To reach
-    that number the biggest microbatches are halved, and if that is not enough, dummies are added.
+    gets the same number of microbatches with and without a gradient, so that collective operations match. To reach that
+    number the biggest microbatches are halved, and if that is not enough, dummies are added.
 
     Parameters
     ----------

@@ -58,20 +58,20 @@ _MAX_LOG_MULTIPLIER = 80.0
 
 
 def capped(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Return the exponent of an importance weight, or MAX_EXPONENT where it is larger; NaN stays NaN."""
+    """Return the exponent of an importance weight, or 20 (MAX_EXPONENT) where it is larger; NaN stays NaN."""
     xp = array_namespace(exponent)
     return xp.where(exponent > MAX_EXPONENT, xp.full_like(exponent, MAX_EXPONENT), exponent)
 
 
 def importance_weight(exponent: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-    """Return the importance weight ``exp(min(exponent, MAX_EXPONENT))``; the exponent is a log-ratio, nats."""
+    """Return the importance weight ``exp(min(exponent, 20))``; the exponent is a log-ratio, nats."""
     return array_namespace(exponent).exp(capped(exponent))
 
 
 def token_k3(log_ratio: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
     """Return ``exp(s) - 1 - s`` of each token log-ratio s: the k3 estimate of KL(old||new), nats.
 
-    In exp(s) an s above MAX_EXPONENT is replaced by MAX_EXPONENT."""
+    In exp(s) an s above 20 is replaced by 20."""
     return array_namespace(log_ratio).expm1(capped(log_ratio)) - log_ratio
 
 
@@ -98,7 +98,7 @@ class Applied(NamedTuple):
     M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the importance weight at the edge that clips the
     response, or ``weight`` if none clips it; ``edge_weight * A`` is the response's value in the objective. ``lo`` and
     ``hi`` are the edges, nats, ``in_band`` says whether S lies between them, and ``capped`` whether the exponent of the
-    weight exceeded MAX_EXPONENT."""
+    weight exceeded 20."""
 
     # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]

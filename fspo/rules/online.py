@@ -47,8 +47,8 @@ class OnlineState:
         What is learnt (theta and eta of docs/theory.md section 2): the half-width is the template's times
         ``exp(log_scale + slope * z)``, where z is the standardized logarithm of the length.
     centre, spread : float
-        Mean and standard deviation (at least ``LEAST_SPREAD``) of the logarithm of the length n over the responses of
-        the first update: z = (log n - centre) / spread.
+        Mean and standard deviation (at least 1/2) of the logarithm of the length n over the responses of the first
+        update: z = (log n - centre) / spread.
     """
 
     updates: int = 0

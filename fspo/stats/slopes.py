@@ -16,8 +16,8 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Slope:
-    """A regression slope with its cluster-robust standard error ``se`` and the ends of its interval (level CONFIDENCE,
-    Student's t).
+    """A regression slope with its cluster-robust standard error ``se`` and the ends of its interval (95 %, Student's
+    t).
 
     ``reason`` says why numbers are NaN: all of them, or the error and the ends of the interval."""
 
@@ -68,8 +68,8 @@ def slope_of_sums(wxx: Float64[np.ndarray, " C"], wxy: Float64[np.ndarray, " C"]
     weight : float
         Sum of w over all rows.
     unusual : int
-        Number of clusters with a row whose y differs from the usual one. With fewer than ``MIN_SHOWING`` the residuals
-        do not show the error of the slope, so none is given.
+        Number of clusters with a row whose y differs from the usual one. With fewer than 10 the residuals do not show
+        the error of the slope, so none is given.
     """
     clusters, spread = len(wxx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:

@@ -24,8 +24,8 @@ def make_task(name: str, options: Mapping[str, Any] | None = None) -> Task:
     Parameters
     ----------
     name : str
-        One of `TASK_NAMES` (`fspo.config.TaskConfig` says what they are). The option ``path`` of a known training set
-        (`fspo.tasks.known_sets`) names a local copy of it.
+        "chain-add", "even-tokens", "gym:DATASET", "dataset" or a known training set (`fspo.config.TaskConfig`). The
+        option ``path`` of a known training set (`fspo.tasks.known_sets`) names a local copy of it.
     options : mapping, optional
         Fields of the task's configuration class.
 
@@ -58,7 +58,7 @@ def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> Teachi
     Raises
     ------
     UserError
-        As in `make_task`, or if the task with these options has no worked solutions.
+        Unknown task or option, or if the task with these options has no worked solutions.
     """
     task = make_task(name, options)
     if not isinstance(task, TeachingTask):

@@ -27,8 +27,8 @@ class LRE:
 
     @classmethod
     def of(cls, p: Floats, r: Floats, mean: float) -> LRE:
-        """Compute the LRE from what `relative_acceptance` returns: shares p (K,) of the lengths, relative acceptances r
-        (K,) and the mean acceptance."""
+        """Compute the LRE from the shares p (K,) of the lengths, relative acceptances r (K,) and the mean
+        acceptance."""
         return cls(float(np.max(np.abs(r[p > 0]))), float(p @ np.abs(r)), float(np.sqrt(p @ r**2)), mean)
 
 

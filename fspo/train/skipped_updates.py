@@ -26,11 +26,12 @@ that were skipped for that reason; an update counts for the first reason found a
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """Return why an update must be skipped, "loss" or "weight" as described in `CAUSES`; None if it need not be.
+    """Return why an update must be skipped, "loss" (not finite) or "weight" (beyond e^20 and not clipped); None if it
+    need not be.
 
     ``records`` hold what the update recorded of this process's responses. Responses with an infinite or NaN value, and
-    those with too large a weight, are counted over all processes. So every process must call this function, and all
-    get the same answer."""
+    those with too large a weight, are counted over all processes. So every process must call this function, and all get
+    the same answer."""
     broken, exploded = 0, 0
     for record in records:
         rows, live = record.rows, record.advantages != 0

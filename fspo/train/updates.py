@@ -96,7 +96,7 @@ class Updater:
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
     logits : int, optional
-        Largest number of logits held in memory at a time, as in `fspo.policy.logprobs.token_log_probs`.
+        Largest number of logits (tokens x vocabulary) held in memory at a time.
     """
 
     accelerator: Accelerator

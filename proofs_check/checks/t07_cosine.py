@@ -58,7 +58,7 @@ def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
 def attacked(rng: np.random.Generator, rho: str = "stated") -> Test:
     """Test T7's bound rho (`below`) on 700 sets of strata that might break it: random, degenerate and extreme ones,
     with and without eta, the part of rho for what is lost inside strata. Falsified by x, the test multiplies rho by 1 -
-    x. Near misses have another ``rho`` (`RHO`)."""
+    x. Near misses have another number for ``rho``."""
     cases = [random_strata(rng) for _ in range(600)]
     cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
     return below(cases, rho, 300)
@@ -164,8 +164,7 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
 @near_miss("eta left out", rho="eta left out")
 def policies(rng: np.random.Generator, rho: str = "stated") -> Test:
     """Test T7's bound rho (`below`) over all responses of six softmax policies with real scores, for four presets with
-    drop, truncate and cap. Falsified by x, the test multiplies rho by 1 - x. Near misses have another ``rho`` (`RHO`).
-    """
+    drop, truncate and cap. Falsified by x, the test multiplies rho by 1 - x. Near misses have another number."""
     cases = []
     for i in range(6):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -191,7 +190,7 @@ OTHERS = (
 def simulated(rng: np.random.Generator, rho: str = "stated", draws: int = 1_500) -> Test:
     """Test T7's bound rho (`below`) on drawn responses of every log-ratio model and of a Gaussian one with a part
     unchanged: ``draws`` at each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts
-    90 %. Falsified by x, the test multiplies rho by 1 - x. Near misses have another ``rho`` (`RHO`)."""
+    90 %. Falsified by x, the test multiplies rho by 1 - x. Near misses have another number."""
     cases, lengths, models = [], np.array([4.0, 16, 64, 128]), [*MODELS.values(), *OTHERS]
     for i, model in enumerate([*models, MODELS["Gaussian"]]):
         n = np.repeat(lengths, draws)
