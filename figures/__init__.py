@@ -166,8 +166,7 @@ def _draw(module: ModuleType, tables: Tables, style: Style, output: Path, stem: 
 
 
 def numbers_of(rows: Frame) -> Frame:
-    """Return the drawn table ``rows`` for a CSV file: the column ``panel`` first, no empty column, the text "all" for
-    bin -1."""
+    """Return the drawn table ``rows`` for a CSV file: the column ``panel`` first, no empty column, "all" for bin -1."""
     rows = rows.dropna(axis=1, how="all")
     if "bin" in rows:
         rows = rows.assign(bin=[ALL_BINS if number < 0 else f"{number:g}" for number in rows["bin"]])

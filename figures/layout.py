@@ -97,8 +97,8 @@ def facets(
     legend : mapping
         Marks of the legend by label.
     left, options
-        The y label of the leftmost panels; further arguments of `panel_grid`, such as ``most`` panels beside each
-        other."""
+        The y label of the leftmost panels; further arguments of `panel_grid`, such as ``most``.
+    """
     figure, axes = panel_grid(style, len(panels), height, legend, **options)
     for ax, (title, part) in zip(axes, panels.items(), strict=True):
         plot(part, ax)

@@ -224,8 +224,7 @@ def views(frame: Frame) -> Frame:
 
 
 def view_words(rows: Frame) -> str:
-    """Return words for a caption that say on whose log rules are compared, from the column ``log`` of the drawn
-    ``rows``."""
+    """Return words for a caption that say on whose log rules are compared, from the drawn rows' column ``log``."""
     shared = next((log for log in rows["log"] if log), "")
     words = [f"All rules on the log of run {shared}"] if shared else []
     if (rows["log"] == "").any():

@@ -97,7 +97,7 @@ class ErrorRate(NamedTuple):
 
 
 def train_missing(folder: Path) -> list[Path]:
-    """Train the runs of ``TRAINED`` that the folder lacks or that were stopped, and return the folders of all runs."""
+    """Train the sound runs that ``folder`` lacks or that were stopped there; return the folders of all."""
     for name, (rule, seed) in tqdm(TRAINED.items(), desc="trained runs"):
         if len(MetricsFile(folder / name).of_phase("train")) < OPTIONS["rollouts"]:
             train_run(folder / name, rule, seed, PRECISIONS[seed])

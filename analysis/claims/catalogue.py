@@ -29,8 +29,7 @@ class Hypothesis:
     Attributes
     ----------
     estimand, runs, clip_rate
-        The number of a run that is measured (such as its slope), on which set of runs, and at which clip rate (NaN for
-        rules that trained).
+        The number of a run (such as its slope), on which set of runs, at which clip rate (NaN for rules that trained).
     rule, rival : str
         The estimate is the rule's, or the rule's less the rival's of the same seed where a rival is named.
     sign : {1, -1}

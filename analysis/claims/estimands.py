@@ -66,8 +66,7 @@ def clipped_offline(rule: Rule, rows: Rows, clip_rate: float, rate: Rate = "upda
     """Return which of the rows (N,) the rule clips if its range is set on them to clip the share ``clip_rate``.
 
     The range is set separately for the rows of the first, second, ... update of a rollout, because S spreads with the
-    updates. All rows must have A != 0, unless ``rate`` is "band": then a row counts as clipped that lies outside the
-    band.
+    updates. All rows must have A != 0, unless ``rate`` is "band": then rows outside the band count as clipped.
 
     Raise UserError if no range gives the clip rate, for example because S is 0 in all rows."""
     clipped = np.zeros(len(rows), bool)
@@ -177,11 +176,10 @@ def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -
 
 
 def read_estimates(files: Sequence[Path], planned: Collection[tuple[str, str, int]] | None = None) -> pd.DataFrame:
-    """Return as one table the estimates of several files ``estimates.csv``; only those of runs whose task, set and
-    seed ``planned`` holds, if it is given, so that nobody adds seeds until a verdict pleases.
+    """Return as one table the estimates of several files ``estimates.csv``; only those of runs whose task, set and seed
+    ``planned`` holds, if it is given, so that nobody adds seeds until a verdict pleases.
 
-    Raise UserError if a file is missing or has other columns than `Estimate`, or if two files hold the same
-    estimate."""
+    Raise UserError if a file is missing or has other columns than `Estimate`, or two files hold one estimate."""
     tables = [pd.DataFrame(columns=list(Estimate._fields))]
     for file in files:
         try:

@@ -127,8 +127,7 @@ has at most this many entries for each row."""
 
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
-    """Return an index of rows (N,) by rollout, step and response, three integer columns (N,) that together identify a
-    row."""
+    """Return an index of rows (N,) by rollout, step and response, integer columns (N,) that together identify a row."""
     import pandas as pd
 
     return pd.MultiIndex.from_arrays([np.asarray(x, np.int64) for x in (rollout, step, response)])

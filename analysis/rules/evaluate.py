@@ -112,8 +112,7 @@ class Band:
 
     @staticmethod
     def of(case: Case, rows: Rows) -> Band | None:
-        """Place the band of a case for rows (N,); return None if the log lacks the columns from which its centre is
-        computed."""
+        """Place the band of a case for rows (N,); return None if the log lacks the columns that give its centre."""
         m, value = rows.centre(case.rule), getattr(rows, case.of)
         if not (np.all(np.isfinite(m)) and np.all(np.isfinite(value) | np.isnan(rows.S))):
             return None
@@ -263,8 +262,7 @@ def evaluate(case: Case, rows: Rows, window: Ints, rate: Rate) -> CaseEffect:
 
 
 def lacking(case: Case) -> str:
-    """Return a sentence that says which columns the log lacks to compute the centre of a case's band, or what the band
-    is on."""
+    """Return a sentence that says which columns the log lacks for the centre of a case's band, or for what it is on."""
     rule = case.rule
     if case.of != "S":
         where = f"behaviour_{case.of}, and D = 0" if case.of.endswith("max") else "the sums of squares and of k3"

@@ -178,8 +178,7 @@ class Part:
         return self.known[kind]
 
     def kept(self, cut: Ints) -> Numerators:
-        """Return the sums of an acceptance whose numerator gets 0 from the rows with indices ``cut`` and 1 from all
-        others."""
+        """Return the sums of an acceptance whose numerator gets 0 from the rows with indices ``cut``, 1 from others."""
         xy = self.denominators("one")[1].x - self.by_group(cut, self.x[cut])
         return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
 

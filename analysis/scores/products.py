@@ -110,7 +110,7 @@ class UpdateGram:
         Returns
         -------
         total (K+1, R), without (C, K+1, R)
-            The products by bin and overall, and the products with each prompt deleted, scaled up as in `Products`.
+            The products by bin and overall, and the products with each of C prompts deleted, times (C/(C-1))^2.
         """
         rows, cols, own = self._sums(left, right)
         total = (rows + own).sum(0)
@@ -248,9 +248,9 @@ def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None)
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates from jackknife replicates, each of which leaves out one prompt:
-    the one in ``prompt`` (C,), of the stratum in ``stratum`` (C,). ``quantile`` is an interval's half-width in standard
-    errors."""
+    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt: that in
+    ``prompt`` (C,), of the stratum in ``stratum`` (C,). ``quantile`` is an interval's half-width over the standard
+    error."""
 
     stratum: Ints
     prompt: Ints

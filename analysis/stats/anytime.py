@@ -130,7 +130,6 @@ def stakes(x: Floats, bets: Floats) -> Floats:
 
 
 def mixed(stake: Floats) -> float:
-    """Return log(mean of exp(stake)), the log of the mean stake of K bets; ``stake`` (K,) holds the log of each bet's
-    stake."""
+    """Return log(mean of exp(stake)), the log of the mean stake of K bets; ``stake`` (K,) holds each bet's log."""
     largest = float(stake.max())
     return largest + math.log(float(np.exp(stake - largest).mean())) if math.isfinite(largest) else -math.inf

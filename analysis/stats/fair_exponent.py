@@ -162,8 +162,7 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
     """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is how
-    far S lies from 0, f the range; in each block of ``parts`` (indices of rows) f is set so that the share ``share`` is
-    accepted."""
+    far S lies from 0, f the range; in each block of ``parts`` (indices of rows) f accepts the share ``share``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:

@@ -82,8 +82,7 @@ def settings(run: Run) -> Iterator[Setting]:
 
 
 def sweep(run: Run, bins: Bins) -> list[SweepRow]:
-    """Return the rows of sweep.csv: what each setting would have done to the run's responses. LRE is over ``bins`` of
-    length."""
+    """Return the rows of sweep.csv: what each setting would have done to the run's responses. LRE is over ``bins``."""
     first = run.rows.use("first")
     return [row for setting in settings(run) for row in _acceptances(run, setting, first, bins)]
 

@@ -191,6 +191,6 @@ class _Use:
 
 
 def rows_weight(window: ScoredWindow) -> Floats:
-    """Return the weight exp(S) (n,) that each row of a scored block has in the unclipped gradient; the exponent is at
-    most 20."""
+    """Return the weight exp(S) (n,) of each row of a scored block in the unclipped gradient; the exponent is at most
+    20."""
     return importance_weight(window.rows.S)

@@ -59,8 +59,7 @@ def shown(found: Frame, by_length: bool = True) -> Frame:
 
 
 def bin_looks(data: Frame) -> dict[str, Look]:
-    """Return a look by name of each bin (column ``label``): dark and solid for the first, pale and dotted for the
-    last."""
+    """Return a look by name of each bin (column ``label``): from dark and solid to pale and dotted."""
     labels = list(dict.fromkeys(data.sort_values("bin")["label"]))
     colors = sns.color_palette("viridis", len(labels) + 1)
     looks_of = zip(labels, colors, ("o", "s", "^"), DASHES, strict=False)

@@ -150,8 +150,7 @@ def edge_errors(tokens: str, length: int) -> tuple[Any, Any]:
 
 def worst_band(z: Floats, error: Floats) -> float:
     """Return the largest difference between a band's acceptance and what it would be under Gaussian S, over all bands
-    that contain 0. ``z`` are places of an edge, ``error`` is the distribution function of S less the Gaussian one at
-    each."""
+    that contain 0. ``z`` are places of an edge, ``error`` is S's distribution function less the Gaussian one."""
     upper, lower = error[z >= 0], error[z <= 0]
     return float(max(upper.max() - lower.min(), lower.max() - upper.min()))
 

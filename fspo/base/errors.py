@@ -38,8 +38,7 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> Us
 
 
 def extra_with(module: str) -> str | None:
-    """Return the first extra (``pip install '.[EXTRA]'``) that installs the package of a module; None if no extra
-    does."""
+    """Return the first extra (``pip install '.[EXTRA]'``) that installs the package of a module; None if none does."""
     wanted = module.partition(".")[0].replace("_", "-")
     try:
         lines = requires("fspo") or []

@@ -172,8 +172,7 @@ def json_lines(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, An
 
 
 def digest(content: bytes | str) -> str:
-    """Return a short hash (16 hexadecimal digits) of ``content``, bytes or text as UTF-8, for names of files and
-    stamps."""
+    """Return a short hash (16 hexadecimal digits) of bytes, or of text as UTF-8, for names of files and stamps."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 

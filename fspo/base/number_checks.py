@@ -60,8 +60,7 @@ def numbers(
 
 def number(name: str, value: Any, low: float = -np.inf, high: float = np.inf, **options: Any) -> float:
     """Return ``value`` as a float after checking that it is one number, not NaN, within [low, high]. ``name`` names it
-    in the message of the UserError; ``options`` are ``above``, ``infinite`` and ``why`` of `numbers`, the same check
-    for arrays."""
+    in the message of the UserError; ``options`` are ``above``, ``infinite`` and ``why``, as in `numbers`."""
     array = numbers(name, value, low, high, **options)
     if array.ndim:
         raise UserError(f"{name} must be one number, not an array of shape {array.shape}")

@@ -130,6 +130,5 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def save(config: Any, path: Path) -> None:
-    """Write a configuration, with the values of all its options, as YAML to ``path``; an error leaves no half-written
-    file."""
+    """Write a configuration, with the values of all its options, as YAML to ``path``, whole or not at all."""
     write_text(path, yaml.safe_dump(to_dict(config), sort_keys=False))

@@ -54,8 +54,7 @@ def number(
     also: tuple[float, ...] = (),
 ) -> Any:
     """Make a dataclass field for a number with the default ``default`` (None: the option may be left out) that must lie
-    from ``low`` to ``high``, without ``low`` itself if ``above`` and without ``high`` if ``below``, or be one of
-    ``also``."""
+    from ``low`` to ``high``, without ``low`` itself if ``above`` and ``high`` if ``below``, or be one of ``also``."""
     return field(default=default, metadata={"range": Range(low, high, above, below, also)})
 
 

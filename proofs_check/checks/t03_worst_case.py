@@ -60,8 +60,9 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 
 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
-    """Return the worst LRE_inf over the ranges ``drift`` of drift errors and ``scale`` of its factors s, by one of two
-    false rules (near misses): the acceptance is largest at a corner of these ranges (``corner``), or at the least s."""
+    """Return the worst LRE_inf of a band with the half-widths u_lo and u_hi, over drift errors in the range ``drift``
+    and factors on the scale in ``scale``, by one of two false rules (near misses): the acceptance is largest at a
+    corner of these ranges (``corner``), or at the least scale."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)

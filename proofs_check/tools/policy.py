@@ -121,8 +121,7 @@ class SmallPolicy:
 
 @dataclass(frozen=True)
 class Bandit(SmallPolicy):
-    """A `SmallPolicy` whose old weights drew the responses; some of them have A = 0. The properties are the quantities
-    of docs/theory.md section 1."""
+    """A `SmallPolicy` whose old weights drew the responses, some with A = 0; it gives their log-ratios and lengths."""
 
     @cached_property
     def token_log_ratios(self) -> Floats:
