@@ -122,10 +122,7 @@ def checks_page() -> str:
     """Return the page of the theory's checks: by statement the method, what is checked, and its near misses."""
     from proofs_check.catalogue import CHECKS, STATEMENTS
 
-    parts = [
-        "# All checks",
-        "What `fspo check` runs. A near miss is a false neighbour of the statement.",
-    ]
+    parts = ["# All checks", "What `fspo check` runs. A near miss is a false neighbour of the statement."]
     for statement in STATEMENTS:
         found = [(str(c.method), c.name, "; ".join(c.near_misses)) for c in CHECKS if c.statement == statement]
         rows = grid(("method", "what is checked", "near misses"), found)

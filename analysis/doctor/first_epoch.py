@@ -121,11 +121,7 @@ class FirstEpoch:
 
     def answers(self) -> dict[str, Answer]:
         """Return the answers of the checks of equalities that hold in the first epoch, by their names."""
-        return {
-            "before_update": self._before(),
-            "mean_weight": self._weight(),
-            "spread_of_s": self._spread_of_s(),
-        }
+        return {"before_update": self._before(), "mean_weight": self._weight(), "spread_of_s": self._spread_of_s()}
 
     def _before(self) -> Answer:
         line = self.before

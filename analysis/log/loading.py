@@ -111,10 +111,7 @@ class Run:
 
 
 def load_run(
-    path: str | Path,
-    partition: Partition = LENGTH,
-    on: str = UPDATE.on,
-    rollouts: tuple[int, int] | None = None,
+    path: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on, rollouts: tuple[int, int] | None = None
 ) -> Run:
     """Read a run folder's gradient log, without the score sketches.
 

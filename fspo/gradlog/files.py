@@ -175,10 +175,7 @@ def _check_version(header: Mapping[bytes, bytes]) -> None:
 
 
 def read_rows(
-    file: LogFile,
-    columns: Sequence[str] | None,
-    phases: Iterable[str] | None,
-    groups: Sequence[int] | None = None,
+    file: LogFile, columns: Sequence[str] | None, phases: Iterable[str] | None, groups: Sequence[int] | None = None
 ) -> tuple[list[pa.Table], list[str]]:
     """Read rows of one log file; return a list of tables and a list of messages on what cannot be read.
 

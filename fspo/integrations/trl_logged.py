@@ -175,11 +175,7 @@ class LoggedTrainer(GRPOTrainer):
         return inputs["importance_sampling_ratio"].expand(mask.shape) if self.corrected else None
 
     def log_microbatch(
-        self,
-        inputs: dict[str, Any],
-        records: Records,
-        entropy: Tensor | None,
-        scores: Scores | None,
+        self, inputs: dict[str, Any], records: Records, entropy: Tensor | None, scores: Scores | None
     ) -> None:
         """Add the rows of one microbatch to the gradient log, from what the rule did (``records``) and the responses'
         scores, if taken.

@@ -112,10 +112,7 @@ def load_model(
     else:
         with _readable(name_or_path):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                name_or_path,
-                dtype=DTYPES[dtype],
-                attn_implementation=attn_implementation,
-                output_loading_info=True,
+                name_or_path, dtype=DTYPES[dtype], attn_implementation=attn_implementation, output_loading_info=True
             )
         model, report = loaded
         absent = sorted(report["missing_keys"])

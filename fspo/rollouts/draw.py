@@ -56,13 +56,7 @@ class DrawnRollout:
 
 
 def draw(
-    collector: Collector,
-    model: PreTrainedModel,
-    config: TrainConfig,
-    *,
-    rollout: int,
-    step: int,
-    position: int,
+    collector: Collector, model: PreTrainedModel, config: TrainConfig, *, rollout: int, step: int, position: int
 ) -> DrawnRollout:
     """Sample and verify a rollout from prompt ``position`` of the stream on; every process gets all its responses.
     ``step`` is the number of updates done before.

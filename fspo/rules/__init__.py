@@ -1,11 +1,6 @@
 """Clip rules (docs/theory.md section 2): bands, clipping outside a band, drift, calibration and presets."""
 
-from fspo.rules.calibration import (
-    calibrate,
-    excess_quantile,
-    excess_quantiles,
-    standardized_excess,
-)
+from fspo.rules.calibration import calibrate, excess_quantile, excess_quantiles, standardized_excess
 from fspo.rules.clip import (
     MAX_EXPONENT,
     OF_CLIP_RULES,

@@ -89,12 +89,7 @@ def plain_attention_layers(model: PreTrainedModel) -> int:
 
 
 def run_fast(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    noise: Noise,
-    config: SamplingConfig,
-    eos: list[int],
-    pad: int,
+    model: PreTrainedModel, prompts: list[list[int]], noise: Noise, config: SamplingConfig, eos: list[int], pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with one preallocated cache; return token ids and
     log-probs (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens that end a
@@ -152,11 +147,7 @@ def _survivors(alive: np.ndarray) -> np.ndarray:
 
 
 def _forward(
-    model: PreTrainedModel,
-    ids: torch.Tensor,
-    mask: torch.Tensor | None,
-    position: torch.Tensor,
-    cache: Cache,
+    model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None, position: torch.Tensor, cache: Cache
 ) -> torch.Tensor:
     """Run the model and return the logits (B, V) of the token that follows the last column of ``ids``."""
     # logits_to_keep gets the last position as a tensor. Given a number, the model would slice its hidden states, and

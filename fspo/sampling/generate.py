@@ -8,12 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from transformers import (
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from fspo.config import SamplingConfig
 from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
@@ -39,12 +34,7 @@ class _Picker(LogitsProcessor):
 
 
 def run_generate(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    noise: Noise,
-    config: SamplingConfig,
-    eos: list[int],
-    pad: int,
+    model: PreTrainedModel, prompts: list[list[int]], noise: Noise, config: SamplingConfig, eos: list[int], pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with transformers' generation; return tokens int64
     and log-probs float32 (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens

@@ -152,11 +152,7 @@ def _frozen(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _check(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    keys: np.ndarray,
-    eos: list[int],
-    config: SamplingConfig,
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], keys: np.ndarray, eos: list[int], config: SamplingConfig
 ) -> None:
     if keys.shape != (len(prompts),) or not np.issubdtype(keys.dtype, np.integer):
         raise UserError(f"{len(prompts)} prompts but keys {keys.dtype} {keys.shape}: pass one integer key each")

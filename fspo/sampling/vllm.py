@@ -150,11 +150,7 @@ class Server:
 
 
 def run_vllm(
-    model: PreTrainedModel,
-    prompts: list[list[int]],
-    server: Server,
-    config: SamplingConfig,
-    eos: list[int],
+    model: PreTrainedModel, prompts: list[list[int]], server: Server, config: SamplingConfig, eos: list[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Send the model's weights to the server, then sample a response, which a token in ``eos`` ends, to each prompt.
 

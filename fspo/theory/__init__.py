@@ -22,20 +22,6 @@ from fspo.theory.bounds import (
     worst_lre,
 )
 from fspo.theory.caps import cap_of_least_error
-from fspo.theory.drift import (
-    drift_given_length,
-    fair_centre,
-    length_shift_bounds,
-)
-from fspo.theory.lemma import (
-    CosineLemma,
-    cosine,
-    cosine_bound,
-    cosine_lemma,
-)
-from fspo.theory.reweighting import (
-    LRE,
-    Floats,
-    lre,
-    relative_acceptance,
-)
+from fspo.theory.drift import drift_given_length, fair_centre, length_shift_bounds
+from fspo.theory.lemma import CosineLemma, cosine, cosine_bound, cosine_lemma
+from fspo.theory.reweighting import LRE, Floats, lre, relative_acceptance

@@ -61,13 +61,7 @@ def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[in
 
 
 def add_update(
-    counts: Counts,
-    records: Sequence[Record],
-    rule: Rule,
-    config: TrainConfig,
-    *,
-    since: int,
-    epoch: int,
+    counts: Counts, records: Sequence[Record], rule: Rule, config: TrainConfig, *, since: int, epoch: int
 ) -> None:
     """Add the metrics of this process's responses to one update to ``counts``: what the rule and the correction clip,
     mismatch, entropy, KL, drift.

@@ -111,11 +111,7 @@ class Updater:
     logits: int | None = None
 
     def log_probs(
-        self,
-        batch: Tensors,
-        *,
-        model: torch.nn.Module | None = None,
-        entropy: bool = False,
+        self, batch: Tensors, *, model: torch.nn.Module | None = None, entropy: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute log-probs and entropies (B, T), nats, of response tokens under ``model``, by default the policy. The
         entropies are None unless ``entropy`` is true."""
