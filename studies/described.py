@@ -220,7 +220,7 @@ def _setting(source: str, target: float) -> str:
 
 
 def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
-    """Yield, for each bin of each rule and sign, the values of the columns of `BinRate` from ``rule`` to the last."""
+    """Yield, by bin: rule, clip rate, sign of A, the bin's edges, mean length, number of responses, clipped share."""
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             cut = clipped_offline(preset(name).rule, rows, clip_rate)

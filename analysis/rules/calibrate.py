@@ -66,7 +66,7 @@ def calibrate_run(
     Returns
     -------
     dict
-        The fields of ``CalibratedRange``, by preset name.
+        By preset name: lower and upper range, target, realised acceptance and number of rows (`CalibratedRange`).
 
     Raises
     ------

@@ -159,14 +159,14 @@ class LemmaTable:
         return CaseKey(RuleKey.of(self.key, self.cases[i]), "nonzero", window.use)
 
     def rows(self) -> list[LemmaRow]:
-        """Return the rows of the table lemma: the quantities of T7 and T8 for each rule and use, on each scored update
-        and on each block of updates."""
+        """Return the rows of the table lemma: for each rule and use, on each scored update and each block of updates,
+        the cosine of clipped and unclipped gradient, T7's bound of it, and T8's parts of the error."""
         return self.table
 
 
 def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
-    """Yield each of ``rows``, one for each of B rules, with the numbers of T7 and T8 on the updates ``at`` (indices)
-    filled in. If the numbers of a rule cannot be computed, its row gets the reason."""
+    """Yield each of ``rows``, one for each of B rules, with the cosine, its bound and the parts of the error (T7, T8)
+    on the updates ``at`` (indices) filled in. If the numbers of a rule cannot be computed, its row gets the reason."""
     # ``through`` is the clipped gradient summed by bin less the clipped gradient summed without bins: a rounding error.
     # Its norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding
     # errors grow with a_bar.
@@ -198,7 +198,8 @@ def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[L
 
 
 def integrity(table: Sequence[LemmaRow]) -> dict[str, Any]:
-    """Return whether the rows of the table lemma obey T7 and T8.
+    """Return whether the rows of the table lemma obey T7 (a bound of the cosine) and T8 (the parts of the error sum
+    up).
 
     The result holds the largest residual of T8's identity, the number of rows that violate T7's bound by more than
     rounding, and ``pass``: whether the residual is only rounding and no row violates the bound.
@@ -227,8 +228,8 @@ def in_own_span(gram: Floats) -> Floats:
 
 def lemmas_of(strata: StrataSums, at: Ints) -> Iterator[CosineLemma | UserError]:
     """Apply T7 and T8 to the updates ``at`` (indices) as if they were one, whose gradient is theirs joined end to end
-    (their direct sum). Yield for each of B rules the quantities of T7 and T8, or an error that says why they cannot be
-    computed."""
+    (their direct sum). Yield for each of B rules the cosine, its bound and the parts of the error, or an error that
+    says why they cannot be computed."""
     count = strata.count[at].sum(0)
     some = count > 0
     count = count[some]

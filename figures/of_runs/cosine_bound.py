@@ -33,7 +33,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes:
-    """Draw each update's cosine over its rho, with the lower bound sqrt(1 - rho^2) of docs/theory.md T7.
+    """Draw each update's cosine over rho, which bounds the clipped gradient's error, with T7's lower bound sqrt(1 -
+    rho^2).
 
     T7 says nothing where rho >= 1, so that part is shaded. ``data`` has the columns ``rule``, ``rho`` and ``cosine``, a
     row for each update; the y axis begins at ``lowest``, if no cosine is lower."""

@@ -96,8 +96,8 @@ class UpdateMemory:
         self._parts = []
 
     def add(self, response_id: np.ndarray, records: Records, advantages: np.ndarray) -> None:
-        """Collect the B responses of one microbatch of the present update: their numbers (B,), `Records` and advantages
-        (B,)."""
+        """Collect one microbatch of the present update: its responses' numbers, what the rule did, and advantages, (B,)
+        each."""
         found = records.to_numpy()
         names = ("log_ratio", "length", "k3_sum", "sum_sq_log_ratio")
         self._parts.append(np.stack([response_id, advantages, *(found[name] for name in names)]).astype(np.float64))

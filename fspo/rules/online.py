@@ -96,8 +96,8 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the band has learnt as plain values for a checkpoint: the fields of `OnlineState`, or those of each side
-        by name."""
+        """What the band has learnt as plain values for a checkpoint: number of updates, log scale, slope, centre and
+        spread (`OnlineState`), or these of each side by name."""
         found = {name: asdict(side) for name, side in self._sides.items()}
         return found if self.two_sided else found["both"]
 

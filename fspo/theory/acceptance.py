@@ -79,8 +79,7 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
 
 def matching_sigma(rule: Rule, lengths: ArrayLike, p: ArrayLike, acceptance: float) -> float | None:
     """Return the sigma, nats per root token, at which a rule without drift has the given mean ``acceptance`` over
-    lengths with shares ``p`` (K,), in the Gaussian model with mu = 0 (docs/theory.md section 4); None if no sigma
-    gives it."""
+    lengths with shares ``p`` (K,), in the Gaussian model with mu = 0 (docs/theory.md section 4); None if none does."""
     from scipy.optimize import brentq
 
     if not 0 < number("acceptance", acceptance) < 1:

@@ -31,9 +31,10 @@ def drift_error_bound(u_lo: float, u_hi: float, x: ArrayLike) -> Floats:
 
 
 def scale_error_bound(tau: float) -> float:
-    """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T3).
+    """Return the bound 2 phi(1) tau on the change of a sqrt band's acceptance if the spread of S is wrong (T3); phi is
+    the standard normal density.
 
-    The spread sigma_l sqrt(l) at length l is off from sigma sqrt(l) by |log(sigma_l/sigma)| <= tau."""
+    At length l the spread is sigma_l sqrt(l), taken as sigma sqrt(l), with |log(sigma_l/sigma)| <= tau."""
     return 2 * PHI_1 * number("tau", tau, 0, why="it is the largest |log(sigma_l / sigma)|")
 
 
@@ -55,10 +56,11 @@ def worst_lre(
     """Return the supremum of LRE_inf of a sqrt band, over all lengths' errors in the given ranges and all their shares.
 
     It is the largest acceptance over the least, less 1 (docs/theory.md T3, section 3). A length whose S has its mean
-    off the band's centre by x and its spread off by the factor s is accepted with F(x, s) = Phi((u_hi + x)/s) -
-    Phi((x - u_lo)/s). In x this rises to x* = (u_lo - u_hi)/2 and falls after it; in s it falls if x is within a
-    half-width of x*, else it rises and then falls. So the least value is at a corner of the rectangle, the largest at
-    the x nearest to x*, at the least s if within a half-width, else at the s nearest to the root of its derivative.
+    off the band's centre by x and its spread off by the factor s is accepted with F(x, s) = Phi((u_hi + x)/s) - Phi((x
+    - u_lo)/s), Phi the normal distribution function. In x this rises to x* = (u_lo - u_hi)/2 and falls after it; in s
+    it falls if x is within a half-width of x*, else it rises and then falls. So the least value is at a corner of the
+    rectangle, the largest at the x nearest to x*, at the least s if within a half-width, else at the s nearest to the
+    root of its derivative.
 
     Parameters
     ----------

@@ -30,16 +30,16 @@ def cosine_bound(rho: float) -> float | None:
 
 @dataclass(frozen=True)
 class CosineLemma:
-    """The quantities of docs/theory.md T7 and T8 for one set of strata: cosine, its bound, and the error by cause.
+    """For one set of strata, the cosine of clipped and unclipped gradient, its bound (T7), and the error by cause (T8).
 
-    ``cosine`` is that between clipped and unclipped gradient, ``lre`` the strata's LRE and ``g_norm`` the norm of the
-    unclipped gradient. T7 defines ``rho`` and its parts ``kappa_inf``, ``kappa_2`` and ``eta``. ``bound`` is the least
-    cosine that T7 guarantees, None if it guarantees nothing.
+    ``lre`` is the strata's LRE and ``g_norm`` the norm of the unclipped gradient. ``rho`` bounds the error relative to
+    it: the smaller of LRE_inf ``kappa_inf`` and LRE_2 ``kappa_2`` (how far unequal acceptances can move the gradient),
+    plus ``eta``, the loss inside strata. ``bound`` is the least cosine that rho allows, None if rho >= 1.
 
     T8 says g_clip = a_bar (g + e_len + e_in), where g_clip is the clipped gradient, a_bar the mean acceptance, g the
     unclipped gradient, e_len the error by length reweighting and e_in the error inside lengths. ``identity_residual``
-    is the norm of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding error, code or log
-    have an error."""
+    is the norm of g_clip / a_bar - (g + e_len + e_in), relative to ||g||. If it exceeds rounding, code or log have an
+    error."""
 
     cosine: float
     rho: float
@@ -69,9 +69,9 @@ class CosineLemma:
 def length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
     """Return the sharp constants of T7: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
 
-    e_len = sum p r g, r the relative acceptance with sum p r = 0. Over all r with LRE_2 <= x its largest norm is x
-    times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x max_{|u| = 1} E|<g, u> - median|.
-    Both are attained if x is small enough that no acceptance is negative (docs/proofs.md T7).
+    e_len = sum p r g is the error by unequal acceptances, r the acceptance over its mean, less 1. Over all r with LRE_2
+    <= x its largest norm is x times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x max_{|u|
+    = 1} E|<g, u> - median|. Both are attained if x is small enough that no acceptance is negative (docs/proofs.md T7).
 
     The second is a maximum over the vertices of the r allowed, which are enumerated for up to 10 strata. For more
     strata the result is the bound E|g - c| with c near the geometric median, by Weiszfeld's iteration.
@@ -167,8 +167,7 @@ def _checked(p: ArrayLike, a: ArrayLike, g: ArrayLike, clipped: ArrayLike) -> tu
 
 
 def cosine_lemmas(p: Floats, a: Floats, g: Floats, clipped: Floats) -> Iterator[CosineLemma | UserError]:
-    """Yield the quantities of T7 and T8, or the error that says why there are none, for each of B rules on the same
-    strata.
+    """Yield the `CosineLemma` of each of B rules on the same strata, or the error that says why there is none.
 
     Parameters
     ----------

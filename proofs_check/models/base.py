@@ -17,8 +17,8 @@ BLOCK = 1 << 20
 
 class LogRatioModel(Protocol):
     """A distribution of S given L, with a drift ``mu`` (nats per token) and a long-run scale ``sigma`` (nats per root
-    token). Unless the model says otherwise, the mean of S is ``mu * L``, and its variance over L tends to ``sigma**2``.
-    """
+    token). Unless the model says otherwise, S has the mean ``mu * L`` and a variance that, over L, tends to
+    ``sigma**2``."""
 
     @property
     def mu(self) -> float:

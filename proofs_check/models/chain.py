@@ -54,7 +54,7 @@ class StoppedChain(SummedTokens):
         return np.log(Q / P), np.log(f / e)
 
     def given(self, lengths: ArrayLike) -> list[GivenLength]:
-        """Return the exact numbers of each of ``lengths`` (tokens), by forward sums over the states."""
+        """Return each length's probability, mean and variance of S, and ratio of probabilities, by forward sums."""
         wanted = numbers_of(lengths).astype(int).tolist()
         (P, Q), (e, f), (step, last) = self.moves, self.ends, self.steps
         mass, weight = self.start, self.start
@@ -111,7 +111,7 @@ class StoppedChain(SummedTokens):
         return total
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
-        """Draw token log-ratios of responses of one length by the old policy, (draws, length), the end's in the
+        """Draw token log-ratios of responses of one length by the old policy, (draws, length), with the end's in the
         last."""
         step, last = self.steps
         start, dists = self.paths_given(0, length)

@@ -56,7 +56,7 @@ def band_counts(
 
 def mask(c_lo: float, c_hi: float, gamma: float) -> Rule:
     """Return the rule that masks responses whose engine log-ratio E lies outside m L + L^gamma [-c_lo, c_hi], nats, at
-    the length L; m is the drift of the kind ``kl``, nats per token."""
+    the length L; m is minus the mean k3 per token (drift ``kl``)."""
     return Rule("power", c_lo, c_hi, gamma=gamma, drift="kl", outside="mask", on="engine")
 
 

@@ -183,7 +183,7 @@ def update_terms(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats]:
 
 
 def strata(bandit: Bandit, rule: Rule) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return T7's numbers of the K lengths of a small policy as strata, exact sums over all its responses with A != 0.
+    """Return what T7 needs of the K lengths of a small policy, exact sums over all its responses with A != 0.
 
     Returns
     -------

@@ -22,7 +22,7 @@ class Strata:
     a: Floats
 
     def lemma(self) -> theory.CosineLemma:
-        """Return `theory.cosine_lemma` of these strata: what is checked."""
+        """Return the cosine of clipped and unclipped gradient, its bound and the error's parts, as fspo.theory does."""
         return theory.cosine_lemma(self.p, self.a, self.g, self.clipped)
 
     def sine(self) -> float:
