@@ -99,8 +99,8 @@ def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | Non
 
 
 def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> JudgedHypothesis:
-    """Return the hypothesis of a claim judged on one task by the rows ``estimates``, which have the columns of
-    `Estimate`."""
+    """Return the hypothesis of a claim judged on one task by ``estimates``, a row for each number of a run
+    (`Estimate`)."""
     same = estimates[
         (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
     ]

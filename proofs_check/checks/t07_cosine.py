@@ -33,9 +33,9 @@ RHO: dict[str, Callable[[CosineLemma], float]] = {
 def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
     """Test that the sine of the angle between unclipped and clipped gradient is at most rho in each of ``cases`` with
     rho < 1, and that `theory.cosine_lemma` gives the bound sqrt(1 - rho^2) of the cosine. With fewer than ``needed``
-    such cases the outcome is NaN. ``rho`` is a name in `RHO`: T7's own, or a number that a near miss has in its place.
-    Falsified by x, the test multiplies rho by 1 - x. Left out are rho below 1e-6, and gradients whose mean g is below
-    1e-4 of their mean length, where rounding would decide."""
+    such cases the outcome is NaN. ``rho`` names T7's own number, or one that a near miss has in its place. Falsified by
+    x, the test multiplies rho by 1 - x. Left out are rho below 1e-6, and gradients whose mean g is below 1e-4 of their
+    mean length, where rounding would decide."""
     sines, rhos, bounds = [], [], []
     for case in cases:
         lemma = case.lemma()

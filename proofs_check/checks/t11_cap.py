@@ -267,9 +267,9 @@ def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
 def price(rng: np.random.Generator, plug_in: bool = False, one_less: bool = False, prompts: int = 3) -> Test:
     """Test T11's remark (ii) over all outcomes of an update of ``prompts`` prompts, for a policy whose rule clips
     enough: the clipped gradient's mean squared error is |bias|^2 plus the variance of a prompt's gradient over the
-    number of prompts; and the inner product of two prompts' gradients that clipping added is |bias|^2 on average over
-    pairs of different prompts. Falsified by x, the test multiplies |bias|^2 by 1 + x. Near misses: ``plug_in`` counts
-    each prompt with itself as a pair, ``one_less`` divides by the number of prompts less 1."""
+    number of prompts; and the inner product of what clipping changed in the gradients of two different prompts is
+    |bias|^2 on average. Falsified by x, the test multiplies |bias|^2 by 1 + x. Near misses: ``plug_in`` counts each
+    prompt with itself as a pair, ``one_less`` divides by the number of prompts less 1."""
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))

@@ -40,12 +40,12 @@ def quantile(excess: Floats, target: float) -> float:
 
 
 def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: float) -> list[tuple[float, float, str]]:
-    """Return errors, each with its bound by T14 and a name, of T14's recursion theta + G (alpha - accepted share) under
-    60 random sequences of falling gains G: the error of the mean acceptance, and D, how far theta spreads. A share
-    ``still`` below alpha of the rows is accepted at any width, the others have one log excess: B until theta is there,
-    A until theta is below, and so on; or any between A = 0 and B. Under equal gains B is such that theta falls to A
-    exactly, so that D comes near B - A + the first gain. Near misses (`long_run`): ``rising`` gains, ``first_gain`` for
-    the last in the bound, and ``less``, which is taken from the bound of D."""
+    """Return two errors, each with its bound by T14 and a name, of T14's recursion, which adds G (alpha - accepted
+    share) to theta at each update, under 60 random sequences of falling gains G: the error of the mean acceptance, and
+    D, how far theta spreads. A share ``still`` below alpha of the rows is accepted at any width, the others have one
+    log excess: B until theta is there, A until theta is below, and so on; or any between A = 0 and B. Under equal gains
+    B is such that theta falls to A exactly, so that D comes near B - A + the first gain. Near misses (`long_run`):
+    ``rising`` gains, ``first_gain`` for the last in the bound, and ``less``, which is taken from the bound of D."""
     found = []
     for i in range(60):
         alpha, T = float(rng.uniform(0.1, 0.9)), int(rng.integers(1, 40))
@@ -79,9 +79,9 @@ def long_run(
     1 - x. Near misses: ``first_gain`` has the first gain for the last, ``rising`` lets the gains rise, ``less`` is
     taken from D's bound, ``accepted`` puts all rows but one at the centre.
 
-    Each of 40 learnt bands meets rows of one of five kinds. S comes from a log-ratio model whose scale jumps between
-    updates; or is also all just inside or just outside the band; or all outside or all at the centre; or has one
-    excess; or so many rows are at the centre, where any width accepts them (log excess -infinity), below the target."""
+    Each of 40 learnt bands meets rows of one of five kinds: S of a log-ratio model whose scale jumps between updates;
+    the same, but in a fifth of the updates all rows just inside or just outside the band; all rows outside or all at
+    the centre; all of one excess; or, just below the target, a share at the centre, where any width accepts them."""
     rows, models = recursion(rng, rising, first_gain, less * 0.7), list(MODELS.values())
     for i in range(40):
         adapt, kind = ("range", "exponent")[i % 2], i // 2 % 5
