@@ -166,18 +166,14 @@ class Mismatch:
                 "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
                 "included), sum both over the same tokens, and compare weights and versions"
             )
-            return what, fix, min(broken[1], line.since() or broken[1]), False
+            return what, fix, min(since for since in (broken[1], line.since()) if since is not None), False
         if line.systematic():
             fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
             return f"it is small, and not noise alone: {line.cause(SAMPLER)}", fix, line.since(), False
         if same and line.rms > FLOAT32:
             what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
-            return (
-                what,
-                "compare temperature, weights' version and precision of sampler and trainer",
-                line.since(),
-                False,
-            )
+            fix = "compare temperature, weights' version and precision of sampler and trainer"
+            return what, fix, line.since(), False
         if not self.of_E and (of_lag := self._of_lag()):
             fix = "sample with newer weights, or bound D + E; nothing is wrong with the tokens"
             return of_lag, fix, None, True
