@@ -103,14 +103,15 @@ def least_distance(p: Floats, g: Floats) -> float:
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 @near_miss("kappa_inf |g| = min_c E|g_L - c| in space too", line=3)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False, line: int = 1) -> Test:
-    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest |e_len|/|g| for LRE_2 and LRE_inf of 1;
-    e_len sums p r g_l over strata with shares p, r the relative acceptance less 1, g_l gradients of mean g.
+    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest error e_len that unequal acceptances
+    give, over |g|, where LRE_2 or LRE_inf is 1. Strata have shares p, gradients g_l of mean g, and relative acceptances
+    1 + r.
 
-    One choice of r reaches each: r along the first eigenvector of the covariance of g_l, and r = +-LRE on both sides of
-    a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean distance of g_l from one point; it
-    is that on a line, and for more than 10 strata it is computed as that. Falsified by x, the test multiplies the
-    computed constants by 1 + x. Near misses: ``unweighted`` computes them for equal shares, ``exchanged`` bounds e_len
-    by LRE_2 kappa_inf, and ``line`` 3 states the last equality in space too."""
+    One choice of r reaches each, with e_len the sum of p r g_l: r along the first eigenvector of the covariance of g_l,
+    and r = +-LRE on both sides of a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean
+    distance of g_l from one point; it is that on a line, and for more than 10 strata it is computed as that. Falsified
+    by x, the test multiplies the computed constants by 1 + x. Near misses: ``unweighted`` has equal shares,
+    ``exchanged`` bounds e_len by LRE_2 kappa_inf, ``line`` 3 states the last equality in space."""
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))

@@ -70,7 +70,7 @@ def printed(folder: Path = SCRIPTS) -> dict[str, str]:
 
 
 def answered(folder: Path = SCRIPTS) -> str:
-    """Return what Coq prints of the scripts of ``folder`` as one text for all theorems. Raises like `printed`."""
+    """Return what Coq prints of the scripts of ``folder`` as one text; raises CoqMissing or CoqRefused."""
     program = shutil.which("coqc")
     if program is None:
         raise CoqMissing("install coq (Debian, Ubuntu: apt-get install coq), so that coqc is on the PATH")
