@@ -53,8 +53,8 @@ class GaussianTokens(ScaleFamily):
 @dataclass(frozen=True)
 class AutoregressiveTokens(ScaleFamily):
     """Token log-ratios that are a stationary Gaussian AR(1) process with the coefficient ``ar``, |ar| < 1 (T4). S is
-    Gaussian, so it is drawn without its tokens. ``sigma`` is the long-run scale; the variance of one token is sigma^2
-    (1 - ar)/(1 + ar)."""
+    Gaussian and drawn without tokens. ``sigma`` is the long-run scale; the variance of one token is sigma^2 (1 - ar)/(1
+    + ar)."""
 
     ar: float
 
