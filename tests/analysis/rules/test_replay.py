@@ -36,7 +36,7 @@ def test_a_real_trainers_bands_are_the_replays(tmp_path):
     import tiny_run
 
     name = ADAPTIVE.name
-    tiny_run.trainer(tmp_path, "--rule.preset", name, "--rollouts", "3", "--log.score_every", "0").train()
+    tiny_run.trainer(tmp_path, "--rule.preset", name, "--rollouts", "2", "--log.score_every", "0").train()
     run = load_run(tmp_path)
     trained = trained_case(run)
     assert trained is not None

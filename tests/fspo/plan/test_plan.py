@@ -65,7 +65,7 @@ def measured(tmp_path: Path, shape: Qwen3Config, arguments: list[str], rows: int
 CASES = [
     # width, layers, prompt, response, tokens, rows, checkpointing, lora
     (64, 4, 16, 240, 1024, 12, False, False),
-    (128, 3, 8, 120, 512, 12, False, True),
+    (128, 3, 8, 120, 512, 8, False, True),
     (128, 6, 8, 120, 1024, 16, True, True),
 ]
 

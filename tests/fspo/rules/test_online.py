@@ -185,7 +185,7 @@ def test_trainer_bands_are_those_of_a_replay_of_its_own_log(adapt, rate, tmp_pat
     from fspo.gradlog import read_log
 
     options = ("--rule.gamma", "0.5", "--rule.adapt", adapt, "--rule.target", "0.8", "--rule.target_rate", rate)
-    run = tiny_run.trainer(tmp_path, *options, "--rollouts", "3", "--log.score_every", "0")
+    run = tiny_run.trainer(tmp_path, *options, "--rollouts", "2", "--log.score_every", "0")
     run.train()
     template = Rule("power", 0.03, 0.03, gamma=0.5, adapt=adapt, target=0.8, target_rate=rate, name="fspo")
     log, online = read_log(tmp_path), OnlineRule(template)
