@@ -280,17 +280,15 @@ def qwen3(at: Place, lora: bool) -> Found:
     # In forward passes: one backward pass of all weights is 2, of adapters about 1; checkpointing adds 1.
     passes = {"time/old_log_probs": 1, "time/update": 3 if lora else 4}
     flop = forward_flop(shape, parameters, lengths) / len(timed)
-    yield (
-        "rollouts",
-        {
-            "number": len(lines),
-            "parameters": parameters,
-            "tokens": float(lengths.sum() / len(timed)),
-            "seconds": seconds,
-            "share_of_matmul_rate": {name: n * flop / seconds[name] / rate for name, n in passes.items()},
-            "share_of_score_passes": seconds["time/scores"] / seconds["step_time"],
-        },
-    )
+    rollouts = {
+        "number": len(lines),
+        "parameters": parameters,
+        "tokens": float(lengths.sum() / len(timed)),
+        "seconds": seconds,
+        "share_of_matmul_rate": {name: n * flop / seconds[name] / rate for name, n in passes.items()},
+        "share_of_score_passes": seconds["time/scores"] / seconds["step_time"],
+    }
+    yield "rollouts", rollouts
     analyse_runs([config.output])
     yield "by_length", by_length(config.output)
     if lora:
@@ -351,15 +349,13 @@ def learning(at: Place) -> Found:
         lines = train(at, config, spent, until)
         rule, kind = arm.split()
         found = estimates_of(Path(config.output), "chain-add", kind, rule, config.seed, len(lines))
-        yield (
-            arm,
-            {
-                "rollouts": len(lines),
-                "seconds_of_a_rollout": float(np.mean([line["step_time"] for line in lines])),
-                "rewards": [line["reward"] for line in lines],
-                "estimates": [{k: v for k, v in row._asdict().items() if v == v} for row in found],
-            },
-        )
+        learnt = {
+            "rollouts": len(lines),
+            "seconds_of_a_rollout": float(np.mean([line["step_time"] for line in lines])),
+            "rewards": [line["reward"] for line in lines],
+            "estimates": [{k: v for k, v in row._asdict().items() if v == v} for row in found],
+        }
+        yield arm, learnt
 
 
 def trl(at: Place) -> Found:

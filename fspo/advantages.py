@@ -93,7 +93,7 @@ def advantages(
     if rewards.size == 0:
         return np.zeros(0), GroupStats(0, 0)
 
-    _, group, size = np.unique(group_ids, return_inverse=True, return_counts=True)
+    _, first, group, size = np.unique(group_ids, return_index=True, return_inverse=True, return_counts=True)
     if estimator == "rloo" and size.min() == 1:
         lonely = group_ids[int(np.flatnonzero(size[group] == 1)[0])]
         raise UserError(
@@ -105,8 +105,6 @@ def advantages(
     np.maximum.at(high, group, rewards)
     different = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
     # From all rewards of a group subtract its first one, because rewards with a large common offset would lose digits.
-    first = np.full(size.shape, rewards.size)
-    np.minimum.at(first, group, np.arange(rewards.size))
     relative = np.where(different[group], rewards - rewards[first][group], 0.0)
     centred = relative - (np.bincount(group, relative) / size)[group]
     if estimator == "rloo":

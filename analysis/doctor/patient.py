@@ -23,12 +23,9 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import METRICS
 from fspo.gradlog.schema import NO_ADVANTAGES
 from fspo.rules import Rule
-from fspo.stats.clusters import MIN_CLUSTERS, ratios
+from fspo.stats.clusters import MIN_CLUSTERS, Floats, Ints, Mask, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 MIN_ROWS = 50
 """Least number of rows from which the checks judge a share or a mean over them."""
 READ = (

@@ -141,7 +141,6 @@ METRICS: dict[str, str] = {
 """This project's metric that means the same as another trainer's scalar."""
 OWN = (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)
 METRICS |= {name: name for name in OWN}  # a run that logged this project's own metrics to a tracker has them
-VERL_CLIP_SHARE = "actor/pg_clipfrac"
 FOREIGN = "imported/"
 """Prefix put before the original name of a scalar that has no counterpart among this project's metrics."""
 

@@ -13,15 +13,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from analysis.importing.names import CUT
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import hashed
+from fspo.stats.clusters import Floats, Ints, Mask
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 Ids = dict[str, int | float | str]
 """The number of a row in its table, from 1, and its ids in the table's own names: {"row": 20, "idx": 19, "step": 7}."""
 TOKENS = ("log_ratio", "new", "old", "sampler")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.log.rows import numbered
+from fspo.stats.clusters import Floats, Ints, Mask
 
 LONG = 8
 """Least length, tokens, of a row that may count as a copy of another. Short responses are often equal by chance."""
@@ -33,8 +34,6 @@ such set is left out. A smaller share may be responses with the same text."""
 LEAST = 50
 """With fewer judged rows, all rows are kept. ``SAME_PROMPT`` is applied only if there are also this many mixed rows."""
 ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class Copies(NamedTuple):
@@ -65,7 +64,7 @@ class Copies(NamedTuple):
     again: Mask
 
 
-def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
+def marks(*numbers: Floats) -> NDArray[np.uint64]:
     """Return a hash of each row (N,) of the columns ``numbers``; rows equal in all columns have the same hash."""
     mark = np.zeros(len(numbers[0]), np.uint64)
     for x in numbers:
@@ -76,9 +75,7 @@ def marks(*numbers: NDArray[np.float64]) -> NDArray[np.uint64]:
     return mark
 
 
-def find_copies(
-    rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: NDArray[np.float64], *numbers: NDArray[np.float64]
-) -> Copies:
+def find_copies(rollout: Ints, step: Ints, prompt: Ints, response: Ints, length: Floats, *numbers: Floats) -> Copies:
     """Find the rows (N,) that agree in length and in all ``numbers`` with a row of another response in the same rollout
     and step. The arguments are columns (N,); the first of the ``numbers`` is S, the others are further sums over a
     response's tokens."""

@@ -30,10 +30,5 @@ class Notes:
     def __add__(self, other: Notes) -> Notes:
         counts = Counter(self.counts)
         counts.update(other.counts)
-        lines = [tuple(dict.fromkeys(a + b)) for a, b in zip(self.lines, other.lines, strict=True)]
-        return Notes(lines[0], lines[1], dict(counts))
-
-    @property
-    def lines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The lines of text of these notes, as the pair (``damage``, ``warnings``)."""
-        return self.damage, self.warnings
+        damage, warnings = self.damage + other.damage, self.warnings + other.warnings
+        return Notes(tuple(dict.fromkeys(damage)), tuple(dict.fromkeys(warnings)), dict(counts))

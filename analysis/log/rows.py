@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from fspo.base.errors import UserError
 from fspo.rules import Rule, TokenMeans
+from fspo.stats.clusters import Floats, Ints, Mask
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 USES = ("first", "reused")
 SUBSETS = ("all", "nonzero")
 
@@ -62,7 +61,7 @@ class Rows:
     side: Ints
     multiplier: Floats
     weight: Floats
-    band_accept: NDArray[np.bool_]
+    band_accept: Mask
     response: Ints  # number of the response; (rollout, step, response) identifies a row
     coordinate: Floats  # the number by which responses are put into bins: the length, or another coordinate
     trend: Floats  # what slopes are fitted over: log2 of the length, or `Partition.trend_coordinate`
@@ -158,7 +157,7 @@ def numbered(*keys: Ints) -> Ints:
     return pd.factorize(code, sort=True)[0].astype(np.int64)
 
 
-def repeated(*keys: Ints) -> NDArray[np.bool_]:
+def repeated(*keys: Ints) -> Mask:
     """Return whether each row's (N,) values in the columns ``keys`` occurred together in an earlier row."""
     code = _combined(keys)
     if code is not None and np.all(code[1:] > code[:-1]):

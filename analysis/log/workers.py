@@ -84,7 +84,7 @@ def on_workers(
         parts = [items[start:stop] for start, stop in pairwise(cuts)]
         # `work` is sent as the result of a task: if the worker with the only copy ends, Dask runs the task again. Dask
         # could not restore data that was sent with `scatter`.
-        shared = client.submit(_given, work, pure=False)
+        shared = client.submit(lambda: work, pure=False)
         futures = [client.submit(_do, shared, part, pure=False) for part in parts]
         for place, part in enumerate(parts):
             try:
@@ -96,10 +96,6 @@ def on_workers(
                 ) from None
             futures[place].release()
             done(len(part) / len(items))
-
-
-def _given(work: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-    return work
 
 
 def _do(work: Callable[[Sequence[Any]], Any], part: Sequence[Any]) -> Any:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from analysis.log.rows import numbered, repeated
 from analysis.rules.recompute import Columns
 from fspo.advantages import ESTIMATORS, GRPO_EPS, ROUNDING
-from fspo.stats.clusters import totals
+from fspo.stats.clusters import Floats, Ints, Mask, totals
 
-Floats = NDArray[np.float64]
 TOLERANCE = 2e-3
 """An advantage counts as on the line of advantage over reward that is fitted to its group if its distance from the line
 is at most this share of the group's largest |A|. Trainers may compute advantages in bfloat16, which has 3 digits."""
@@ -48,8 +47,8 @@ class EstimatorFit(NamedTuple):
         advantages, or whether they have the defect. Several estimators may give the same advantages.
     """
 
-    rollout: NDArray[np.int64]
-    fits: dict[str, NDArray[np.bool_]]
+    rollout: Ints
+    fits: dict[str, Mask]
 
 
 def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
@@ -63,8 +62,8 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
     rollout, L = columns["rollout"][first], np.maximum(columns["length"][first].astype(np.float64), 1.0)
     r, A = (np.asarray(columns[name][first], np.float64) for name in ("reward", "advantage"))
     group = numbered(rollout, columns["prompt_id"][first])
-    number = int(group.max(initial=-1)) + 1
-    count = np.bincount(group, minlength=number)
+    _, start, count = np.unique(group, return_index=True, return_counts=True)
+    number = len(start)
 
     def total(x: NDArray[Any]) -> Floats:
         return totals(group, number, x)
@@ -84,7 +83,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         zeroed = (A == 0) & (np.abs(x) > TOLERANCE * largest(np.abs(x))[group])
         kept = np.where(zeroed, 0.0, 1.0)
 
-        def line(y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        def line(y: Floats) -> tuple[Floats, Floats, Mask]:
             """Fit a line through y (N,) against the reward less its group's mean, for each group.
 
             Return each group's slope and intercept, and whether its y lies on the line. Rows with A = 0 whose reward is
@@ -107,7 +106,7 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         centred = np.abs(a) <= TOLERANCE * scale
         sound = straight & centred & (k > 0)
         deviation = np.sqrt(total(x * x) / np.maximum(count - 1, 1))
-        everything = np.sqrt(_by_rollout(rollout, r))[first_of(group, number)]
+        everything = np.sqrt(_by_rollout(rollout, r))[start]
         constant = np.median(k[judged & sound]) if np.any(judged & sound) else np.nan
         # For each estimator of SLOPES: the slope k (G,) that it gives each of G groups in A = k (reward - mean reward
         # of the group). An estimator has several such arrays where the small number added to its denominator is
@@ -136,17 +135,10 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         fits[CONSTANT] = equal & (scale > 0)
         fits[ZEROED] = missing
         fits[NO_LINE] = ~(straight | equal | missing | fits[BY_LENGTH] | fits[OVER_LENGTH])
-    return EstimatorFit(rollout[first_of(group, number)][judged], {name: which[judged] for name, which in fits.items()})
+    return EstimatorFit(rollout[start][judged], {name: which[judged] for name, which in fits.items()})
 
 
-def first_of(group: NDArray[np.int64], number: int) -> NDArray[np.int64]:
-    """Return for each group 0..number-1 the position of its first row; ``group`` (N,) is the group of each row."""
-    place = np.full(number, len(group))
-    np.minimum.at(place, group, np.arange(len(group)))
-    return place
-
-
-def _by_rollout(rollout: NDArray[np.int64], r: Floats) -> Floats:
+def _by_rollout(rollout: Ints, r: Floats) -> Floats:
     """Return for each row (N,) the variance of all rewards r in its rollout."""
     code = numbered(rollout)
     count = np.bincount(code)

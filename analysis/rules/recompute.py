@@ -19,9 +19,8 @@ from fspo.gradlog import GradLog
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import MAX_EXPONENT, Rule, TokenMeans, token_k3
 from fspo.rules.online import OnlineRule
+from fspo.stats.clusters import Floats, Mask
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Columns = Mapping[str, NDArray[Any]]
 """Columns of a gradient log by name, each (N,). NaN stands for an unknown value; a missing column is unknown."""
 

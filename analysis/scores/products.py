@@ -350,8 +350,8 @@ class CosineColumns:
         if no cluster has responses in two updates."""
         (value, replicates), nothing_left = pooled_cosines(inner, left, right)
         with np.errstate(invalid="ignore"):
-            worst = _nanmin(np.where(nothing_left[0], 0.0, value)[:-1], 0)
-            worst_replicates = _nanmin(np.where(nothing_left[1], 0.0, replicates)[:, :-1], 1)
+            worst = np.fmin.reduce(np.where(nothing_left[0], 0.0, value)[:-1], axis=0)
+            worst_replicates = np.fmin.reduce(np.where(nothing_left[1], 0.0, replicates)[:, :-1], axis=1)
         value = np.concatenate([value, worst[None]])
         replicates = np.concatenate([replicates, worst_replicates[:, None]], axis=1)
         cluster, stratum = np.arange(len(update)) if cluster is None else dense(cluster), collapsed(update)
@@ -404,9 +404,3 @@ class CosineColumns:
 
         A cosine is 0 where the rule leaves no gradient."""
         return np.where(self.nothing_left[0][:-1, columns], 0.0, self.value[:-2, columns])
-
-
-def _nanmin(x: Floats, axis: int) -> Floats:
-    filled = np.where(np.isnan(x), np.inf, x)
-    low = filled.min(axis=axis)
-    return np.where(np.isinf(low), np.nan, low)

@@ -13,11 +13,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fspo.stats.clusters import Floats, Ints
 from fspo.stats.intervals import CONFIDENCE
 
-Floats = NDArray[np.float64]
 BETS: Floats = np.power(4.0, -np.arange(8.0))
 """Sizes b of the bets on one side of 0, as multiples of the largest size that the bound of the terms allows."""
 TOGETHER = 8
@@ -61,7 +60,7 @@ class AnytimeMean:
     rising: Floats = field(default_factory=lambda: np.zeros(1))
     falling: Floats = field(default_factory=lambda: np.zeros(1))
 
-    def add(self, x: Floats, rollout: NDArray[np.int64]) -> None:
+    def add(self, x: Floats, rollout: Ints) -> None:
         """Add the terms ``x`` (N,) of complete rollouts to the tests of their mean, earlier rollouts first. ``rollout``
         (N,) holds each term's rollout. Terms that are not finite are left out."""
         good = np.isfinite(x)
@@ -90,7 +89,7 @@ class AnytimeMean:
     @staticmethod
     def of(
         x: Floats,
-        rollout: NDArray[np.int64],
+        rollout: Ints,
         level: float,
         lowest: float = 1.0,
         highest: float | None = None,

@@ -159,8 +159,7 @@ def _unusable(found: Ratios) -> str:
         return f"too little data: fewer than 2 bins with {BIN_CLUSTERS} clusters"
     dropped = float(1 - found.count[:bins][used].sum() / found.count[bins])
     if dropped > MOST_LEFT_OUT:
-        words = f"bins with fewer than {BIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows"
-        return f"too little data: {words}"
+        return f"too little data: bins with fewer than {BIN_CLUSTERS} clusters left out: {dropped:.1%} of the rows"
     a = found.value[:bins][used]
     flat = np.all(np.abs(found.influence) <= ROUNDING * np.abs(np.nan_to_num(found.value)))
     if not found.binary and flat and np.any(np.abs(a - 1) > ROUNDING):

@@ -226,18 +226,11 @@ def _slope(column: CaseCounts, some: np.ndarray, unusual: int) -> Slope:
     if not total > 0:
         return Slope(reason="all weights are 0")
     x, xx, xy = column.slope[some].T
-    sums = _centred(d, x, xx, y, xy, float(x.sum()) / total, float(y.sum()) / total)
-    return slope_of_sums(*sums, total, unusual)
-
-
-def _centred(
-    d: Floats, dx: Floats, dxx: Floats, y: Floats, xy: Floats, mean_x: float, mean_y: float
-) -> tuple[Floats, Floats]:
-    """Return the sums (G,) of d (x - mean x)^2 and of (x - mean x) (y - d mean y).
-
-    The mean of y is subtracted before that of x: if y / d is the same in all rows, the last sum is then exactly 0."""
-    products = (xy - mean_y * dx) - mean_x * (y - mean_y * d)
-    return dxx - 2 * mean_x * dx + mean_x**2 * d, products
+    mean_x, mean_y = float(x.sum()) / total, float(y.sum()) / total
+    # The sums of d (x - mean x)^2 and of (x - mean x) (y - d mean y) by group. The mean of y is subtracted before that
+    # of x: if y / d is the same in all rows, the last sum is then exactly 0.
+    products = (xy - mean_y * x) - mean_x * (y - mean_y * d)
+    return slope_of_sums(xx - 2 * mean_x * x + mean_x**2 * d, products, total, unusual)
 
 
 def _nothing(tables: AcceptanceTables, case: CaseKey, measure: str, bins: Bins, reason: str) -> None:

@@ -142,7 +142,7 @@ class CosineTable:
         number = len(self.bins)
         out: list[CosineRow] = []
         for k in [number, *range(number)]:
-            clusters, count, total = use.cluster_count[k], use.count[k], use.total[k]
+            count, clusters, total = use.counts[:, k]
             why = reason or (TOO_FEW if clusters < MIN_CLUSTERS else "")
             cosine = worst = UNKNOWN
             if not why:
@@ -163,7 +163,7 @@ class _Use:
         self.inner, self.left, self.right = Products(), Products(), Products()
         self.cluster_update: list[Ints] = []
         self.prompt: list[Ints] = []  # for each update an array (2, C): rollout and prompt of each of its C clusters
-        self.count, self.cluster_count, self.total = np.zeros(number + 1), np.zeros(number + 1), np.zeros(number + 1)
+        self.counts = np.zeros((3, number + 1))  # see `counts_of`
         self.reasons: dict[int, str] = {}
         self.number = number
         self.updates = 0
@@ -173,10 +173,8 @@ class _Use:
 
         ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
         block's n responses; ``weight`` (n, 1) is w = exp(S)."""
-        k = self.number
         for number in range(window.updates):
-            at, one, gram = window.part(number, k)
-            bins, place = window.bins[at], window.rows.coordinate[at]
+            at, one, gram = window.part(number, self.number)
             c, w = coefficients[at], weight[at]
             self.inner.add(*gram.products(c, w))
             self.left.add(*gram.products(c, c))
@@ -184,10 +182,17 @@ class _Use:
             self.prompt.append(np.stack([window.rows.rollout[one], window.rows.prompt[one]]))
             self.cluster_update.append(np.full(gram.clusters, self.updates))
             self.updates += 1
-            self.count += np.append(np.bincount(bins, minlength=k), len(at))
-            self.total += np.append(np.bincount(bins, place, k), place.sum())
-            pairs = np.unique(gram.cluster * k + bins) % k
-            self.cluster_count += np.append(np.bincount(pairs, minlength=k), gram.clusters)
+            self.counts += counts_of(window.bins[at], gram.cluster, window.rows.coordinate[at], self.number)
+
+
+def counts_of(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> Floats:
+    """Return the number of rows, the number of prompts and the sum of the rows' coordinates (lengths, or another), an
+    array (3, K+1): K = ``number`` bins, and last all bins together."""
+    rows = np.append(np.bincount(bins, minlength=number), len(bins))
+    pairs = np.unique(cluster * number + bins) % number
+    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster)))
+    total = np.append(np.bincount(bins, coordinate, number), coordinate.sum())
+    return np.asarray([rows, clusters, total], np.float64)
 
 
 def rows_weight(window: ScoredWindow) -> Floats:

@@ -32,7 +32,7 @@ from analysis.scores.sketch_error import cosine_variance
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
 from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
-from analysis.tables.cosine import rows_weight
+from analysis.tables.cosine import counts_of, rows_weight
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW
@@ -79,7 +79,7 @@ class _Pool:
     # For each update an array (2, C): rollout number and prompt number of each of its C prompts. Each replicate leaves
     # one of these prompts out.
     prompt: list[Ints] = field(default_factory=list)
-    counts: Any = 0.0  # (3, K+1), see `_counts`
+    counts: Any = 0.0  # (3, K+1), see `counts_of`
 
     def add(self, found: dict[str, tuple[Floats, Floats]], prompt: Ints, counts: Floats) -> None:
         for name, (total, without) in found.items():
@@ -155,7 +155,7 @@ class PopulationTable:
             self._caps.add(gram, w[:, 0])
             edges = [np.bincount(window.bins[at], outcome.hi[at], number) for outcome in outcomes]
             self._edges = self._edges + np.stack(edges)
-            self._pool.add(found, prompt, _counts(window.bins[at], cluster, rows.coordinate[at], number))
+            self._pool.add(found, prompt, counts_of(window.bins[at], cluster, rows.coordinate[at], number))
 
     def rows(self) -> list[PopulationRow]:
         """Return the rows of the table population: cosine and errors of each rule's clipped gradient as an estimate of
@@ -339,13 +339,3 @@ def _ratio(
         "mse": lambda v: bias(v) + v[f"variance{direction}"],
     }[quantity.removesuffix("_direction")]
     return each(above), each(lambda v: v["variance"][..., :1])
-
-
-def _counts(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> Floats:
-    """Return the number of rows, the number of prompts and the sum of the rows' coordinates (lengths, or another), an
-    array (3, K+1): K = ``number`` bins, and last all bins together."""
-    rows = np.append(np.bincount(bins, minlength=number), len(bins))
-    pairs = np.unique(cluster * number + bins) % number
-    clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster)))
-    total = np.append(np.bincount(bins, coordinate, number), coordinate.sum())
-    return np.asarray([rows, clusters, total], np.float64)

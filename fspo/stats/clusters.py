@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 MIN_CLUSTERS = 5
 """Least number of clusters for an estimate; with fewer, a table holds NaN and the reason."""
 TOO_FEW = f"fewer than {MIN_CLUSTERS} clusters"
