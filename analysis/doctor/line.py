@@ -268,10 +268,13 @@ def rises(x: Floats) -> bool:
 
 def bend(x: Floats) -> int:
     """Return the index from which on the values x (N,) rise: of all broken lines that are level up to one value and
-    have a slope after it, the one that fits x best bends there."""
+    have a slope after it, and of all steps from one level to another, the one that fits x best begins there."""
+    place = np.arange(len(x))
 
-    def rest(before: int) -> float:
-        bent = np.stack([np.ones(len(x)), np.maximum(np.arange(len(x)) - before, 0)], 1)
-        return float(np.sum((x - bent @ np.linalg.lstsq(bent, x)[0]) ** 2))
+    def rest(shape: Floats) -> float:
+        fitted = np.stack([np.ones(len(x)), shape], 1)
+        return float(np.sum((x - fitted @ np.linalg.lstsq(fitted, x)[0]) ** 2))
 
-    return min(range(len(x) - 1), key=rest) + 1
+    shapes = [(np.maximum(place - k, 0.0), k + 1) for k in range(len(x) - 1)]
+    shapes += [((place >= k) * 1.0, k) for k in range(1, len(x))]
+    return min(shapes, key=lambda one: rest(one[0]))[1]

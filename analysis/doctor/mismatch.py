@@ -36,7 +36,7 @@ RISE = 2.0
 SAMPLER = "the sampler's log-probs"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
-    "a product weight capped at 2 averages": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    "a product weight capped at 2 keeps": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
     PRODUCT: CORRECTIONS["mis"],
     "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
@@ -286,8 +286,8 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     old = lag > 0
     stale = f"{old.mean():.0%} of the responses were sampled by older weights (up to {lag.max():.0f} updates)"
     if not exact:
-        stale = f"at least {old.mean():.0%} of the responses were sampled by older weights than others of their rollout"
-        stale += f" or before (up to {lag.max():.0f} versions)"
+        stale = f"at least {old.mean():.0%} of the responses were sampled by weights older than the newest seen by then"
+        stale += f" (up to {lag.max():.0f} versions)"
     of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()

@@ -8,7 +8,16 @@ import numpy as np
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Rows
 from analysis.log.rows import numbered, repeated
-from analysis.rules.estimator_fit import NO_LINE, SAME, SLOPES, WRONG, ZEROED, EstimatorFit, estimator_fit
+from analysis.rules.estimator_fit import (
+    NO_LINE,
+    NOT_CENTRED,
+    SLOPES,
+    UNRELATED,
+    WRONG,
+    ZEROED,
+    EstimatorFit,
+    estimator_fit,
+)
 from analysis.rules.recompute import FIRST, FOLLOWS_FROM, Compared, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
@@ -124,14 +133,14 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     if bad:
         worst = max(bad, key=lambda n: fits[n])
         split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
-        split = split if imported and worst != SAME else ""
+        split = split if imported and worst in (NOT_CENTRED, ZEROED, NO_LINE) else ""
         return found(
             f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
             f"{split}compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle "
             "between both, a mask, or a scale by length after the baseline does this",
             *evidence,
             since=min(int(fit.rollout[fit.fits[n]].min()) for n in bad),
-            severity=Severity.CRITICAL,
+            severity=Severity.WARNING if worst == UNRELATED else Severity.CRITICAL,  # a critic makes such ones too
         )
     best = max(SLOPES[:-1], key=lambda n: fits[n])
     named = configured or best

@@ -138,6 +138,13 @@ def mismatch_trend(p: Patient) -> Answer:
         step = dict(p.metrics.get("step", [])).get(begin, begin)
         text = f"from {'' if at else 'about '}step {step:.0f} on " * math.isfinite(step)
         text += f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        for other, weights in _series(p, WEIGHT).items():
+            full, left = (
+                float(np.median(part[:, 1])) for part in (weights[: at or quarter], weights[at or -quarter :])
+            )
+            evidence.append(Evidence(f"{other} after", left))
+            if left < full / FAR:
+                text += f", and {other} falls from {full:.2g} to {left:.2g}: the correction takes most of the update"
         for other, weights in _series(p, LARGEST).items():
             top = float(np.median(weights[at or -quarter :, 1]))
             evidence.append(Evidence(f"{other} after", top))

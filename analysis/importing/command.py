@@ -24,7 +24,7 @@ def build_parser() -> CommandParser:
         description="Make a run folder (a gradient log without sketches, and metrics.jsonl) from another trainer's\n"
         "logs: TRL's, verl's, NeMo-RL's, slime's and others', or any table (Parquet, CSV, JSON lines) with one row a\n"
         "response. Log-probabilities, one a token or summed, make S, new less old, and D + E, old less\n"
-        "sampler. Names of columns that it knows: docs/import.md.",
+        "sampler. The site that make docs builds lists the names of columns that it knows (page Import).",
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")

@@ -159,10 +159,9 @@ class Converter:
         rows.setdefault("length", column("length", 0.0))
         for name in ("old", "new"):
             if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
-                report.note(
-                    f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums: "
-                    "give the mean times the length, or a list with a number for each token"
-                )
+                what = f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums"
+                report.note(f"{what}: give the mean times the length, or a list with a number for each token")
+                report.means = report.means or what
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers + 1  # the row's number
@@ -263,6 +262,8 @@ class Converter:
             "behaviour": ("old", "sampler"),
             "total": ("log_ratio", "old", "sampler") if "log_ratio" in sums else ("new", "sampler"),
         }
+        if made and self.options.updates_per_rollout == 1:  # nobody said that these are first updates, where S is 0
+            del ratios["update"]
         for ratio, terms in ratios.items():
             names = RATIO_COLUMNS[ratio]
             if names.log_ratio and {*terms} <= sums.keys():

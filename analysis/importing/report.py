@@ -31,6 +31,7 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)  # metric -> number of its values that are not finite
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    means: str = ""  # that a column holds means over tokens, where sums are wanted
     undecided: list[str] = field(default_factory=list)  # columns of log-probabilities of unknown policies
     digest: TokenDigest | None = None
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely
@@ -52,7 +53,7 @@ class Report:
         listed |= {
             "columns used": [ours if ours == name else f"{ours} <- {name}" for ours, name in found.items()],
             "columns not known, kept as user.*": self.user_columns,
-            "columns not known, not kept (no plain numbers or text)": self.unknown_columns,
+            "columns not known, not kept": self.unknown_columns,
             "scalars under our names": [n if n == ours else f"{ours} <- {n}" for n, ours in self.metrics.items()],
             "other scalars, kept under imported/ for the doctor": self.foreign_metrics,
             "left out, no number": [f"{name} ({count}x)" for name, count in self.not_stored.items()],

@@ -17,12 +17,13 @@ from analysis.importing.names import is_log_probability
 from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
 from analysis.importing.sources import Sources, find_sources, read_chunks
+from analysis.importing.watch import CAUSES
 from analysis.log.usable import counted_updates
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
 from fspo.gradlog.run_folder import IMPORT
-from fspo.gradlog.schema import NO_ADVANTAGES, RATIO_COLUMNS, USER_PREFIX
+from fspo.gradlog.schema import NO_ADVANTAGES, NOTICED, RATIO_COLUMNS, USER_PREFIX
 from fspo.rules import Aggregation, Rule
 
 
@@ -88,6 +89,10 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
         frame["advantage"] = group_advantages(frame, convert.estimator) if made else 0.0
         if made:
             report.derived["advantage"] = f"{report.columns['reward']} within groups, as {convert.estimator} makes them"
+    report.digest = convert.watch.finished()
+    cause = report.digest.cause if report.digest else ""
+    if noticed := [*filter(None, (report.means, CAUSES[cause][0] if cause else ""))]:
+        metadata[NOTICED] = noticed
     writer = GradLogWriter(run, metadata=metadata, user_columns=user)
     for rollout, rows in frame.groupby("rollout"):
         writer.append(typed_columns(rows))
@@ -103,7 +108,6 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
     counted = counted_updates(rollout, step, of["update"])[0]
     updates = np.asarray(frame.get("updates_since_rollout", counted))
     report.moved = bool(np.any(np.isfinite(of["update"]) & (updates >= 1)))
-    report.digest = convert.watch.finished()
     for text in [*convert.watch.notes(), *_missing(report), *asked]:
         report.note(text)
 
@@ -113,9 +117,9 @@ def _missing(report: Report) -> Iterator[str]:
     used, found = report.columns, report.columns | report.derived
     if "sampler" in used and "new" in used and not {"old", "log_ratio"} & used.keys():
         yield (
-            f"no old log-probabilities: they are {used['new']} at a rollout's first update (--updates-per-rollout "
-            "tells which these are), where S is 0; later updates have neither ratio. If the trainer clips the ratio to "
-            f"the sampler's, say --columns old={used['sampler']}"
+            f"no old log-probabilities: they are taken to be {used['new']} at a rollout's first update, and S is not "
+            "known elsewhere (with several updates a rollout, --updates-per-rollout says which are first). If the "
+            f"trainer clips the ratio to the sampler's, say --columns old={used['sampler']}"
         )
     if "behaviour_log_ratio" in report.derived and "engine_log_ratio" not in found:
         lacking = [name for name in ("policy_version", "behaviour_version") if name not in used]

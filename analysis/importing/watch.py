@@ -28,6 +28,11 @@ CAUSES = {
         "processed log-probabilities",
     ),
     "shift": ("the two columns of log-probabilities are misaligned by one token", "shift one of them by a token"),
+    "end": (
+        "the last token of responses carries it: an end token that the sampler did not draw (forced at the token "
+        "limit), or that sampler and trainer do not share",
+        "mask that token, or score the same end token on both sides",
+    ),
     "weights": (
         "tokens that the sampler was sure of are unlikely to the trainer, as no rounding makes them: the sampler had "
         "other weights or another input",
@@ -105,14 +110,18 @@ class TokenDigest:
     # Up to 5 responses with the largest mean of exp(|d|) over their tokens, the largest first: the row as in Noticed,
     # "mean_error", which is this mean, and "d", the d of largest |d| (nats).
     largest: list[Ids] = field(default_factory=list)
+    ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
+    of_ends: float = 0.0  # share of the sum of d^2 that lies at last tokens
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
 
     def places(self) -> str:
         """Say which tokens lack a sound log-probability, how many, and where the largest is; "" if none does."""
         texts = []
-        for what in ("placeholder", "zeros", "confident", "overflow"):
-            noticed: Noticed = getattr(self, what)
-            if noticed.count:
+        words = {"placeholder": "placeholders", "zeros": "zeros in runs", "ends": "last tokens off by over 1 nat"}
+        words |= {"confident": "tokens that the sampler was sure of", "overflow": "|log-ratio| above 20"}
+        for name, what in words.items():
+            noticed: Noticed = getattr(self, name)
+            if noticed.count and (name != "ends" or self.cause == "end"):
                 number = f"{noticed.count} tokens of {noticed.responses} responses"
                 place = at(noticed.row).replace(",", "")
                 texts.append(f"{what}: {number}, largest {noticed.largest:+.3g} at {place}")
@@ -171,6 +180,7 @@ class Watch:
         self.digest = TokenDigest()
         self._sums = np.zeros(4)  # of d^2, exp(d), uncertain tokens, those of them with d < 0
         self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
+        self._ends = 0.0  # sum of d^2 at the last tokens of responses
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
 
@@ -206,6 +216,9 @@ class Watch:
         digest.overflow.add(d[np.abs(d) > 20], row[np.abs(d) > 20], ids)
         rows, first, count = np.unique(row, return_index=True, return_counts=True)
         digest.responses += len(rows)
+        last = first + count - 1
+        self._ends += float(d[last] @ d[last])
+        digest.ends.add(d[last][np.abs(d[last]) > 1], row[last][np.abs(d[last]) > 1], ids)
         error = np.add.reduceat(np.exp(np.minimum(np.abs(d), 20)), first) / count
         self._errors.append(error)
         for i in np.argsort(-error, kind="stable")[:5]:
@@ -231,6 +244,7 @@ class Watch:
             return None
         squares, ratios, unsure, below = self._sums
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
+        digest.of_ends = self._ends / max(float(squares), 1e-300)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
         before, aligned, after = map(float, np.sqrt(self._shifts[:3] / max(self._shifts[3], 1)))
         digest.shifts = {"-1": before, "0": aligned, "1": after}
@@ -244,6 +258,7 @@ class Watch:
         shown = {
             "temperature": SCALED**2 < apart > 4 * left and left < 0.2,
             "shift": self._shifts[3] >= 100 and aligned > 0.1 and 2 * min(before, after) < aligned,
+            "end": digest.sampler and digest.ends.count >= 3 and digest.of_ends > 0.5 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
             "placeholder": digest.placeholder.count,
@@ -263,6 +278,7 @@ class Watch:
             "overflow": (f"|{d}| is above 20: exp of it breaks a product of weights", "mask them or their responses"),
         }
         noticed |= {"confident": CAUSES["weights"]} if seen.cause == "weights" else {}
+        noticed |= {"ends": CAUSES["end"]} if seen.cause == "end" else {}
         out: list[str] = []
         for name, (what, fix) in noticed.items():
             one: Noticed = getattr(seen, name)

@@ -21,7 +21,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import gone_rule, header_rule, read_files
 from fspo.gradlog.files import LogFile, log_files, log_paths, rollout_of
 from fspo.gradlog.run_folder import check_run, saved_config
-from fspo.gradlog.schema import NO_ADVANTAGES
+from fspo.gradlog.schema import NO_ADVANTAGES, NOTICED
 from fspo.rules import Rule
 
 IN_MEMORY = 300_000
@@ -168,6 +168,7 @@ def load_run(
             gone_rule(metadata)
             or "the log's header names no rule: the rows of the rule that trained are left out (fspo import --rule)"
         )
+    warnings += [f"the import noticed: {what} (fspo doctor says more)" for what in metadata.get(NOTICED, [])]
     if metadata.get("advantage") == NO_ADVANTAGES:
         warnings.append("no advantages in the log: A counts as 0, so update acceptance has no rows")
     if own is not None and rule is None:

@@ -31,8 +31,13 @@ REVERSED = "of the opposite sign"
 CONSTANT = "not 0 although all rewards of the group are equal"
 ZEROED = "0 for some responses that are not at the group's mean"
 NO_LINE = "no line in the reward of the group"
-WRONG = (SAME, NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
+PERMUTED = "that of other responses of the group (sorted, both agree)"
+UNRELATED = "no line in the reward, and does not follow it"
+WRONG = (SAME, PERMUTED, UNRELATED, NOT_CENTRED, BY_LENGTH, OVER_LENGTH, REVERSED, CONSTANT, ZEROED, NO_LINE)
 """Names of the defects of a group whose advantages no estimator makes from its rewards."""
+LEAST_UNRELATED, LEAST_CORRELATION = 200, 0.1
+"""Advantages that are no line in the reward do not follow it if, over at least so many responses, the correlation of
+both inside groups is smaller. Where the imported reward is a part of the whole, they do follow it."""
 
 
 class EstimatorFit(NamedTuple):
@@ -134,7 +139,18 @@ def estimator_fit(columns: Columns, size: int = 0) -> EstimatorFit:
         fits[REVERSED] = straight & centred & (k <= 0)
         fits[CONSTANT] = equal & (scale > 0)
         fits[ZEROED] = missing
-        fits[NO_LINE] = ~(straight | equal | missing | fits[BY_LENGTH] | fits[OVER_LENGTH])
+        bent = ~(straight | equal | missing | fits[BY_LENGTH] | fits[OVER_LENGTH])
+        ranked, made = (v[np.lexsort((v, group))] for v in (x, A))
+        at, spread = np.sort(group), total(x * x)
+        rise = np.bincount(at, ranked * made, number) / np.where(spread > 0, spread, 1.0)
+        off = np.zeros(number)
+        np.maximum.at(off, at, np.abs(made - rise[at] * ranked))
+        same = bent & (off <= TOLERANCE * scale)
+        fits[PERMUTED] = same & (2 * np.sum(same & judged) > np.sum(bent & judged))  # binary values may agree by chance
+        among = (bent & judged & ~fits[PERMUTED])[group]
+        follows = np.corrcoef(x[among], A[among])[0, 1] if among.sum() >= LEAST_UNRELATED else 1.0
+        fits[UNRELATED] = bent & ~fits[PERMUTED] & (abs(follows) < LEAST_CORRELATION)
+        fits[NO_LINE] = bent & ~fits[PERMUTED] & ~fits[UNRELATED]
     return EstimatorFit(rollout[start][judged], {name: which[judged] for name, which in fits.items()})
 
 

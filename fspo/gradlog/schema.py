@@ -15,6 +15,8 @@ NO_ADVANTAGES = "none"
 """Value of ``advantage`` in the header of a log that was imported from a table without advantages.
 
 A is 0 in all rows of such a log."""
+NOTICED = "noticed"
+"""Name, in the header of an imported log, of what is wrong with the table's log-probabilities: a list of sentences."""
 USER_PREFIX = "user."
 
 

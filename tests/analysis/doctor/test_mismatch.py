@@ -67,7 +67,7 @@ def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     assert done["the product mask (mis) masks"] == [0, 1, 0.5]
     assert done["the geometric mask (geo-mask) masks"][0] == 1
     assert done["the sqrt mask (engine-sqrt) masks"][1] == 0
-    assert done["a product weight capped at 2 averages"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
+    assert done["a product weight capped at 2 keeps"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
     assert "mis" not in mismatch.answer().summary  # its mean is no noise's, so no correction is the cure
     noise = (np.tile([1, -1], 100) - 0.045) * 0.02 * np.sqrt(L)  # as small as its mean is large: E[x + k3] is about 0
     told = Mismatch.of(rows_of(200, length=L, behaviour_log_ratio=noise), np.ones(200, bool)).answer()
@@ -162,7 +162,7 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     assert "no response has a log-ratio" in said(engine(np.nan * L, L, np.nan * L, tokens=digest))  # no number is left
     found = engine(-0.1 * L, L, 0 * L, tokens=digest)["mismatch"]
     assert (
-        "a placeholder stands for them (placeholder: 5 tokens of 5 responses, largest -1e+04 at row 17)"
+        "a placeholder stands for them (placeholders: 5 tokens of 5 responses, largest -1e+04 at row 17)"
         in found.summary
     )
     assert "without these tokens: it is hardly ever above 0" in found.summary
@@ -195,7 +195,7 @@ def test_lag_that_versions_show_is_named_also_without_the_policys_version():
     assert "It is the policy lag: 0.08" in told.summary  # its square is .06^2 + (.06^2 / 2)^2 1024
     assert "in the 300 responses that older weights sampled" in told.summary
     stale = staleness(rows, corrected=False, imported=True)
-    assert "at least 50% of the responses were sampled by older weights" in stale.summary
+    assert "at least 50% of the responses were sampled by weights older than the newest" in stale.summary
     assert "policy_version=STEP" in stale.fix
     one = rows_of(n, **made, behaviour_version=500.0 + np.arange(n) * 10 // n)
     assert "no versions" in Mismatch.of(one, np.ones(n, bool)).answer().summary

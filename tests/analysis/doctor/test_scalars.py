@@ -80,6 +80,14 @@ def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
     assert "every response is masked, the gradient is 0" in answer.summary
 
 
+def test_a_mean_weight_that_falls_with_the_rise_is_told(tmp_path):
+    series = {"sampling__sampling_logp_difference__mean": 0.01 + 0.002 * np.maximum(np.arange(12) - 4, 0)}
+    series["sampling__importance_sampling_ratio__mean"] = np.where(np.arange(12) < 6, 0.98, 0.05) * WAVE
+    answer = found(tmp_path, **series)["mismatch_trend"]
+    assert "from about step 5 on" in answer.summary
+    assert "the correction takes most of the update" in answer.summary
+
+
 def test_verls_ppo_kl_is_not_quoted_as_a_kl_to_the_reference(tmp_path):
     found(tmp_path, actor__ppo_kl=RISING, entropy=WAVE)
     assert "actor/ppo_kl" not in records(tmp_path)[0]

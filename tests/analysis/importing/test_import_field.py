@@ -11,6 +11,7 @@ import pytest
 from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
 from analysis.importing.watch import digest_of, placeholders
+from analysis.log.loading import load_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from tests.analysis.importing.made import imported, write
@@ -78,8 +79,37 @@ def test_a_placeholder_in_the_old_log_probabilities_reaches_the_doctor(tmp_path)
     taken(tmp_path, rows)
     answer = next(a for a in examine(tmp_path / "run").issues if a.id == "not_finite")
     assert (
-        "a placeholder stands for them (placeholder: 1 tokens of 1 responses, largest -1e+04 at row 6" in answer.summary
+        "a placeholder stands for them (placeholders: 1 tokens of 1 responses, largest -1e+04 at row 6"
+        in answer.summary
     )
+
+
+def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_so(tmp_path):
+    """Noise of .01; one response in eight was cut off, and its last token is 12 nats off."""
+    rng, rows = np.random.default_rng(3), []
+    for i in range(160):
+        old = -rng.exponential(1.0, 40)
+        sampler = old + 0.01 * rng.standard_normal(40)
+        sampler[-1] = -0.1 if i % 8 == 0 else sampler[-1]
+        old[-1] = -12.1 if i % 8 == 0 else old[-1]
+        ids = {"step": i // 40, "prompt": i // 8, "reward": i % 2, "finish_reason": ["stop", "length"][i % 8 == 0]}
+        rows.append(ids | {"old_logprobs": old.tolist(), "sampler_logprobs": np.minimum(sampler, 0).tolist()})
+    report, _ = taken(tmp_path, rows)
+    assert report.digest.cause == "end"
+    assert report.digest.ends.responses == 20
+    answer = next(a for a in examine(tmp_path / "run").issues if a.id == "mismatch")
+    assert "The last token of responses carries it" in answer.summary
+    assert "20 tokens of 20 responses" in answer.summary
+    noticed = load_run(tmp_path / "run", on="behaviour").notes.warnings
+    assert any("the import noticed: the last token of responses carries it" in line for line in noticed)
+
+
+def test_of_two_masks_that_of_the_loss_counts(tmp_path):
+    row = {"step": 0, "prompt": "p", "old_logprobs": [-1.0, -2.0, -3.0], "sampler_logprobs": [-1.0, 0.0, -2.5]}
+    for name in ("loss_mask", "loss_masks"):
+        (tmp_path / name).mkdir()
+        _, log = taken(tmp_path / name, [row | {"response_mask": [1, 1, 1], name: [1, 0, 1]}])
+        assert log.column("length").tolist() == [2]
 
 
 def test_scalars_alone_lead_to_the_doctor(tmp_path):

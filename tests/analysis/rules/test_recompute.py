@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.rules.estimator_fit import BIASED, WRONG, estimator_fit
+from analysis.rules.estimator_fit import BIASED, PERMUTED, WRONG, estimator_fit
 from analysis.rules.recompute import FOLLOWS_FROM, recompute
 from fspo.advantages import ESTIMATORS, advantages
 from fspo.rules import correction, preset, token_k3
@@ -135,7 +135,9 @@ def test_each_estimator_is_recognised(estimator, kind):
         ("of the opposite sign", lambda A, L, rng: -A),
         ("0 for some responses that are not at the group's mean", lambda A, L, rng: A * (rng.random(N) < 0.7)),
         ("0 for some responses that are not at the group's mean", lambda A, L, rng: 0 * A),
-        ("no line in the reward of the group", lambda A, L, rng: rng.permutation(A)),
+        ("no line in the reward, and does not follow it", lambda A, L, rng: rng.permutation(A)),
+        ("no line in the reward of the group", lambda A, L, rng: A + 0.5 * rng.standard_normal(N)),
+        (PERMUTED, lambda A, L, rng: rng.permuted(A.reshape(-1, GROUP), axis=1).ravel()),
         (BIASED, lambda A, L, rng: A * np.sqrt(GROUP / (GROUP - 1))),
     ],
 )
