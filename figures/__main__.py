@@ -33,7 +33,6 @@ EXAMPLES = """examples:
       the figures of the theory (docs/theory.md)
 """
 
-
 _NO_CAPTIONS = "[]\n"
 
 

@@ -31,7 +31,6 @@ AS_TRAINED = "as trained"
 REFERENCES = ("none", "random", "exact")
 """Names in a column of rules that are no rule with a band on S: no clip, random drops, exact weights."""
 
-
 Frame = Any
 """A pandas DataFrame or Series; pandas' type annotations do not allow to check how rows are selected."""
 

@@ -79,8 +79,7 @@ def of_columns(rows: Rows, rule: Rule | None, correction: Rule | None, *, import
     """
     compared = recompute(rows.columns, rule, correction, imported=imported, before=FIRST)
     response = numbered(rows["rollout"], rows["response_id"])
-    first = np.zeros(int(response.max(initial=-1)) + 1, np.int64)
-    first[response[::-1]] = np.arange(len(response))[::-1]
+    first = np.unique(response, return_index=True)[1]
     differs = np.zeros(len(rows), bool)
     for name in CONSTANT:
         x = rows[name].astype(np.float64)

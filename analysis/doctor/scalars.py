@@ -188,7 +188,6 @@ ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
 }
 """The checks of scalars, by name."""
 
-
 IN_METRICS = {
     "truncation": (
         *(metric.TRUNCATED, TRUNCATED, MOSTLY_TRUNCATED, LIMIT),

@@ -30,7 +30,6 @@ WINDOW = Options.window
 WIDEST = 3.0
 """The fair exponent is searched for from -WIDEST to WIDEST."""
 
-
 BANDWIDTH = 0.15
 """Width of the kernel that estimates a density at a band's edge, in the log of the distance from the centre."""
 

@@ -23,7 +23,6 @@ from fspo.rules.online import OnlineRule
 
 FILE = "fspo_rule.json"
 
-
 RuleParts: Any = make_dataclass(
     "RuleParts",
     [

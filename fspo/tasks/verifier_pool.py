@@ -34,7 +34,6 @@ MAX_LOGGED_MESSAGES = 20
 
 Verify = Callable[..., Any]
 
-
 _verify: Verify | None = None
 _setup_error = ""
 
