@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-import runpy
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from fspo.config.rule import CorrectionConfig, RuleConfig
 from fspo.rules import CORRECTIONS, PRESETS
 from fspo.rules.gone import GONE_PRESETS
 from fspo.stats.intervals import PERCENT
+from tests.fspo.base.test_command_line import shown
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
@@ -94,16 +93,9 @@ def programs() -> dict[tuple[str, ...], set[str]]:
 @pytest.mark.parametrize("program", programs(), ids=" ".join)
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_commands_named_run_and_know_their_options(program, monkeypatch, capsys):
-    # here, as a process of its own for each would import torch and transformers again
     part = ["all"] if program[-1] in ("fspo.train", "fspo.plan", "train", "plan") else []
-    module = program[0] == "-m"
-    monkeypatch.setattr(sys, "argv", [*program[module:], "--help", *part])
-    monkeypatch.syspath_prepend(str((ROOT / program[0]).parent))
-    with pytest.raises(SystemExit) as stop:
-        (runpy.run_module if module else runpy.run_path)(str(program[module]), run_name="__main__")
-    assert not stop.value.code
-    shown = capsys.readouterr().out
-    missing = {option for option in programs()[program] if option not in shown}
+    found = shown(program, monkeypatch, capsys, *part)
+    missing = {option for option in programs()[program] if option not in found}
     assert not missing, f"{' '.join(program)} knows no {sorted(missing)}"
 
 

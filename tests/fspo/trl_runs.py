@@ -61,26 +61,30 @@ def digits(completion_ids, **_):
     return [float(sum(3 <= token <= 12 for token in ids)) for ids in completion_ids]
 
 
-def train(folder, kind, config=GRPOConfig, **options):
-    """Train a run of `UPDATES` updates in two rollouts: two updates of two microbatches, used twice."""
-    args = config(
-        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
-        disable_tqdm=True, logging_steps=1, save_strategy="no", dataloader_pin_memory=False,
-        per_device_train_batch_size=ROWS, gradient_accumulation_steps=2, num_generations=4,
-        max_completion_length=MAX_LENGTH, scale_rewards="none",
-        **{"learning_rate": 1e-3, "max_steps": UPDATES, "steps_per_generation": 4, "num_iterations": 2} | options,
-    )  # fmt: skip
+def made(folder, kind, config, rollout_func=None, **options):
+    """A trainer of the embedded model; each update has two microbatches. Options win over those here."""
+    usual = {"report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "disable_tqdm": True}
+    usual |= {"save_strategy": "no", "dataloader_pin_memory": False, "gradient_accumulation_steps": 2}
+    args = config(output_dir=str(folder), **usual | {"learning_rate": 1e-3, "num_generations": 4} | options)
     model = build_embedded_model(0)
     if not args.disable_dropout:
         for layer in model.model.layers:
             layer.self_attn.attention_dropout = 0.1
-    trainer = kind(
+    return kind(
         model=model,
         reward_funcs=digits,
         args=args,
         train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
         processing_class=load_tokenizer("embedded"),
+        **{"rollout_func": rollout_func} if rollout_func else {},
     )
+
+
+def train(folder, kind, config=GRPOConfig, **options):
+    """Train a run of `UPDATES` updates in two rollouts: two updates of two microbatches, used twice."""
+    usual = {"logging_steps": 1, "per_device_train_batch_size": ROWS, "max_completion_length": MAX_LENGTH}
+    usual |= {"scale_rewards": "none", "max_steps": UPDATES, "steps_per_generation": 4, "num_iterations": 2}
+    trainer = made(folder, kind, config, **usual | options)
     trainer.train()
     return trainer
 

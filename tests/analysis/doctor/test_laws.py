@@ -17,6 +17,7 @@ from fspo.gradlog import GradLogWriter, read_log
 from tests.analysis.doctor.log_changes import add, after, kept, rewritten, zeroed
 from tests.analysis.doctor.made import issues, rows_of
 from tests.analysis.doctor.planted import Plan, write_run
+from tests.analysis.log.test_copies import counted_twice
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +197,7 @@ def test_an_issue_of_a_growing_log_is_made_once_and_its_rollout_stays(healthy, t
 
 def test_a_rank_logged_twice_is_found(healthy, tmp_path):
     run = rewritten(healthy, tmp_path / "run", lambda c, r, i: c, 0)
-    log = read_log(run)
-    writer = GradLogWriter(run, rank=1, metadata=log.metadata)
-    for rollout in range(10):
-        part = log.where(log.column("rollout") == rollout)
-        rows = {name: part.column(name) for name in part.table.column_names if name in part}
-        rows |= {"response_id": rows["response_id"] + 10**6, "prompt_id": rows["prompt_id"] + 10**6}
-        writer.append(rows)
-        writer.flush(rollout)
+    counted_twice(run, 10, 10**6)
     assert "overlapping responses (9 times): parts are missing or stand twice" in issues(run)["log"].summary
 
 

@@ -43,6 +43,10 @@ def imported(tmp_path, table, name="table.parquet", **options):
     return report, read_log(tmp_path / "run", phases=None)
 
 
+def scalars(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def plain_rows(number):
     rng = np.random.default_rng(0)
     return [

@@ -14,16 +14,12 @@ from analysis.importing.watch import digest_of, placeholders
 from analysis.log.loading import load_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-from tests.analysis.importing.made import imported, write
+from tests.analysis.importing.made import imported, scalars, write
 
 
 def records(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def scalars(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def taken(tmp_path, rows, name="t.jsonl", **columns):

@@ -11,10 +11,7 @@ from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-
-
-def lines(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+from tests.analysis.importing.made import scalars as lines
 
 
 @pytest.fixture(scope="module")

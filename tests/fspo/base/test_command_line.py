@@ -5,6 +5,7 @@ names.
 import runpy
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,14 @@ COMMANDS = {
 }
 
 
-def shown(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(
+    command: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *part: str
+) -> str:
     """What --help prints, in this process: torch and transformers are imported once for all commands."""
     module = command[0] == "-m"
     name, *words = command[1:] if module else [str(ROOT / command[0])]
-    monkeypatch.setattr(sys, "argv", [name, *words, "--help"])
+    monkeypatch.setattr(sys, "argv", [name, *words, "--help", *part])
+    monkeypatch.syspath_prepend(str(Path(name).parent))
     with pytest.raises(SystemExit) as stop:
         (runpy.run_module if module else runpy.run_path)(name, run_name="__main__")
     assert not stop.value.code

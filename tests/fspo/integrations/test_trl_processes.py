@@ -11,12 +11,12 @@ import pytest
 from fspo.gradlog import read_log
 
 SCRIPT = Path(__file__).with_name("trl_processes.py")
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
 def test_two_processes_train_what_one_trains(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     for name, launcher in (("one", [sys.executable]), ("two", torchrun)):
         (tmp_path / name).mkdir()

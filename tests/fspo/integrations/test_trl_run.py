@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from transformers import TrainerCallback
+from trl_runs import made
 
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
 from fspo.integrations.shared import UpdateMemory
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.models.load import build_embedded_model, load_tokenizer
 from fspo.rules import preset
 from fspo.rules.online import OnlineRule
 
@@ -19,25 +18,10 @@ MICRO = 4
 """Microbatches of a generation: 2 updates of 2 microbatches each, of 8 responses."""
 
 
-def digits(completions, **_):
-    return [float(sum(c.isdigit() for c in text)) for text in completions]
-
-
 def trainer(folder, **options):
-    args = FSPOConfig(
-        output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
-        disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
-        per_device_train_batch_size=ROWS, gradient_accumulation_steps=2, num_generations=GENERATIONS,
-        max_completion_length=8, learning_rate=1e-3, scale_rewards="none",
-        **{"steps_per_generation": MICRO, "save_strategy": "no"} | options,
-    )  # fmt: skip
-    return FSPOTrainer(
-        model=build_embedded_model(0),
-        reward_funcs=digits,
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
-        processing_class=load_tokenizer("embedded"),
-    )
+    usual = {"logging_strategy": "no", "per_device_train_batch_size": ROWS, "max_completion_length": 8}
+    usual |= {"scale_rewards": "none", "steps_per_generation": MICRO}
+    return made(folder, FSPOTrainer, FSPOConfig, **usual | options)
 
 
 @pytest.fixture(scope="module")

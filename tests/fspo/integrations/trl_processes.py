@@ -9,10 +9,9 @@ import sys
 
 import numpy as np
 import torch
-from datasets import Dataset
+from trl_runs import made
 
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer
-from fspo.models.load import build_embedded_model, load_tokenizer
 
 RESPONSES = 16
 
@@ -31,22 +30,12 @@ def answers(prompts, trainer):
 
 def main(folder: str) -> None:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    args = FSPOConfig(
-        output_dir=folder, report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
-        logging_strategy="no", save_strategy="no", dataloader_pin_memory=False, shuffle_dataset=False,
-        per_device_train_batch_size=RESPONSES // processes // 2, gradient_accumulation_steps=2, num_generations=8,
-        num_iterations=3, max_completion_length=8, max_steps=6, learning_rate=1e-3, optim="sgd",
-        rule="fspo-kl", drift_source="lagged", adapt="range", target=0.7,
-        aggregation="token", range_lo=0.01, range_hi=0.01,
+    trainer = made(
+        folder, FSPOTrainer, FSPOConfig, answers, logging_strategy="no", shuffle_dataset=False,
+        per_device_train_batch_size=RESPONSES // processes // 2, num_generations=8, num_iterations=3,
+        max_completion_length=8, max_steps=6, optim="sgd", rule="fspo-kl", drift_source="lagged", adapt="range",
+        target=0.7, aggregation="token", range_lo=0.01, range_hi=0.01,
     )  # fmt: skip
-    trainer = FSPOTrainer(
-        model=build_embedded_model(0),
-        reward_funcs=lambda completions, **_: [float(sum(c.isdigit() for c in text)) for text in completions],
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": f"{i}+"} for i in range(10, 42)]),
-        processing_class=load_tokenizer("embedded"),
-        rollout_func=answers,
-    )
     trainer.train()
     if trainer.accelerator.is_main_process:
         model = trainer.accelerator.unwrap_model(trainer.model)
