@@ -107,11 +107,8 @@ class UpdateGram:
 
         ``left`` (n, R) holds the weights of the first sum of each pair, ``right`` (n, R or 1) those of the second.
 
-        Returns
-        -------
-        total (K+1, R), without (C, K+1, R)
-            The products by bin and overall, and the products with each of C prompts deleted, times (C/(C-1))^2.
-        """
+        The two results are the products by bin and overall (K+1, R), and those with each of C prompts deleted (C, K+1,
+        R), times (C/(C-1))^2."""
         rows, cols, own = self._sums(left, right)
         total = (rows + own).sum(0)
         grow = (self.clusters / (self.clusters - 1)) ** 2 if self.clusters > 1 else 1.0
@@ -123,11 +120,8 @@ class UpdateGram:
         The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (n, R or 1), such as the
         factors that R rules give the responses. A pair counts for a bin if both responses are in the bin.
 
-        Returns
-        -------
-        total (K+1, R), without (C, K+1, R)
-            The mean, and the mean without each of the C prompts; NaN where no pair is left. Row K is over all bins.
-        """
+        The two results are the mean (K+1, R), and the mean without each of the C prompts (C, K+1, R); NaN where no pair
+        is left. Row K is over all bins."""
         rows, cols, _ = self._sums(left, right)
         n, squares, fewer, less = self._numbers()
         whole = rows.sum(0)

@@ -98,11 +98,7 @@ def remove_parts(folder: Path, name: str = "") -> int:
 
     Call it only while no other process writes to ``folder``: that process's unfinished files would be removed too.
 
-    Parameters
-    ----------
-    name : str
-        If given, only temporary versions of files and folders whose names end with ``name`` are removed.
-    """
+    If ``name`` is given, only temporary versions of files and folders whose names end with it are removed."""
     parts = list(folder.glob(f".part-*{glob.escape(name)}"))
     for part in parts:
         if part.is_dir():

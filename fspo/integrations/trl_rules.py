@@ -26,11 +26,8 @@ FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 def clip_of(args: Any) -> Rule | None:
     """Return the clip of a TRL run as a rule on S, the log-ratio; None if no rule of this project does the same.
 
-    Parameters
-    ----------
-    args : trl.GRPOConfig
-        The fields ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high`` and ``delta`` are read.
-    """
+    Of ``args`` (trl.GRPOConfig) the fields ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high``
+    and ``delta`` are read."""
     loss, token = args.loss_type, args.importance_sampling_level == "token"
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     parts: dict[str, Any] = {"range_lo": 1.0, "name": f"trl-{loss}"}
@@ -50,12 +47,8 @@ def clip_of(args: Any) -> Rule | None:
 def correction_of(args: Any) -> Rule | None:
     """Return TRL's correction of vLLM's mismatch as a correction of ours; None if none of ours does the same.
 
-    Parameters
-    ----------
-    args : trl.GRPOConfig
-        The fields ``vllm_importance_sampling_mode``, ``vllm_importance_sampling_clip_min`` and
-        ``vllm_importance_sampling_clip_max`` (the ends of the band) are read.
-    """
+    Of ``args`` (trl.GRPOConfig) the fields ``vllm_importance_sampling_mode``, ``vllm_importance_sampling_clip_min`` and
+    ``vllm_importance_sampling_clip_max`` (the ends of the band) are read."""
     mode = args.vllm_importance_sampling_mode
     low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
     if mode not in CORRECTION_MODES or (mode.endswith("_truncate") and low is not None):

@@ -17,11 +17,8 @@ BYPASS = "bypass_mode"
 def clip_of(config: Any) -> Rule | None:
     """Return the clip of a verl actor as a rule; None if no rule of this project clips in the same way.
 
-    Parameters
-    ----------
-    config : verl's ActorConfig
-        The fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and ``clip_ratio_c`` are read.
-    """
+    Of ``config`` (verl's ActorConfig) the fields ``policy_loss.loss_mode``, ``clip_ratio_low``, ``clip_ratio_high`` and
+    ``clip_ratio_c`` are read."""
     policy_loss: Any = getattr(config, "policy_loss", {})
     mode = policy_loss.get("loss_mode", None)
     if mode == "fspo":
@@ -44,12 +41,7 @@ def correction_of(options: Any) -> Rule | None:
     verl's importance weights, truncated or masked (option ``rollout_is``), become a rule with a weight. verl's
     rejection (option ``rollout_rs``) becomes a rule whose factor is 1 in its band and 0 outside. It must have a single
     criterion, on verl's k1 or, by token, on verl's k2. With x our log-ratio, verl's k1 is -x, so the upper bound of k1
-    gives the lower edge of x; verl's k2 is x^2 / 2.
-
-    Parameters
-    ----------
-    options : mapping or verl's RolloutCorrectionConfig, optional: verl's options of the correction
-    """
+    gives the lower edge of x; verl's k2 is x^2 / 2. ``options`` are verl's: a mapping or a RolloutCorrectionConfig."""
     if options is None or options.get("bypass_mode", False):
         return None
     weights, masks = options.get("rollout_is", None), options.get("rollout_rs", None)

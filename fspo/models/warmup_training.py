@@ -119,13 +119,8 @@ def batch(
 
 def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dict[str, float]:
     """Measure the accuracy of one response, sampled at temperature 1, to each of ``examples`` held-out prompts of
-    ``task``.
-
-    Returns
-    -------
-    dict
-        ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens) and ``truncated`` (share).
-    """
+    ``task``; return ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens) and ``truncated``
+    (share) by name."""
     tokenizer: Any = task.build_tokenizer()
     size = task.size("eval")
     examples = examples if size is None else min(examples, size)

@@ -25,13 +25,7 @@ With so many values few responses share one, so ties do not unbalance the bins."
 @dataclass(frozen=True)
 class Bins:
     """Bins of a coordinate, ``[edges[k], edges[k+1])`` for k = 0, 1, ...; values beyond the outer edges fall into the
-    outer bins.
-
-    Parameters
-    ----------
-    edges : tuple of numbers, strictly increasing, at least two
-        Edges, in tokens for lengths.
-    """
+    outer bins. ``edges``, in tokens for lengths, are strictly increasing and at least two."""
 
     edges: tuple[float, ...]
 

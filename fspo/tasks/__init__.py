@@ -55,11 +55,7 @@ def teaching_task(name: str, options: Mapping[str, Any] | None = None) -> Teachi
 
     The embedded model is a small one that needs no files.
 
-    Raises
-    ------
-    UserError
-        Unknown task or option, or if the task with these options has no worked solutions.
-    """
+    Raise UserError for an unknown task or option, or if the task with these options has no worked solutions."""
     task = make_task(name, options)
     if not isinstance(task, TeachingTask):
         raise UserError(
@@ -81,11 +77,8 @@ TASK_NAMES: tuple[str, ...] = (*_TASKS, *TRAINING_SETS, "gym:<reasoning-gym data
 def build_config(cls: type[ConfigT], options: Mapping[str, Any], kind: str) -> ConfigT:
     """Build a configuration dataclass from named options; ``kind`` is what a message calls them ("option of task X").
 
-    Raises
-    ------
-    UserError
-        An unknown name (the message suggests the nearest known one), a missing option, or a value of the wrong type.
-    """
+    Raise UserError for an unknown name (the message suggests the nearest known one), a missing option, or a value of
+    the wrong type."""
     _check_names(cls, options, kind)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(cls, "config")

@@ -256,12 +256,7 @@ class Trainer:
 
     def update(self, batch: RolloutBatch, shards: list[Shard], counts: Counts, *, since: int, epoch: int) -> None:
         """Make one optimizer update on a minibatch; take scores if they are due, log the rows and count the metrics.
-
-        Parameters
-        ----------
-        since, epoch : int
-            Number of updates since the rollout, and of passes over the rollout, before this one.
-        """
+        Before this update there were ``since`` updates since the rollout, and ``epoch`` passes over the rollout."""
         config = self.config
         stats, step = self._stats(shards, since), self.state.step
         if self.log.wanted(batch.rollout, since):
