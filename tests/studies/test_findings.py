@@ -50,6 +50,7 @@ def root(tmp_path_factory):
     return root
 
 
+@pytest.mark.usefixtures("no_pixels")
 def test_finished_runs_are_added_once_and_claims_stay_open(root, tmp_path, monkeypatch, capsys):
     arguments = ["findings", str(root), "--results", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)

@@ -77,7 +77,7 @@ def arguments(run: Path, shape: str, rollouts: int) -> list[str]:
 @pytest.mark.filterwarnings("error::FutureWarning")
 def test_a_random_shape_trains_and_resumes_to_the_same_bits(shape: str, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    for run, stops in ((straight, (3,)), (resumed, (1, 3))):
+    for run, stops in ((straight, (2,)), (resumed, (1, 2))):
         for rollouts in stops:
             assert train.main(arguments(run, shape, rollouts)) == 0
     one, other = (load_file(run / "model" / "adapter_model.safetensors") for run in (straight, resumed))
