@@ -40,8 +40,7 @@ from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
-WIDTH = 2048
-"""Entries of a sketch."""
+WIDTH = 2048  # entries of a sketch
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.random.Generator) -> None:
@@ -81,8 +80,7 @@ def write_log(run: Path, rows: int, width: int = 0, prompts: int = PROMPTS) -> P
     """Write a simulated run of about ``rows`` rows, with sketches of ``width`` entries (0: none); return its folder."""
     writer = GradLogWriter(run, width=width, metadata={"rule": preset("fspo").rule.to_dict(), "seed": 0})
     rng = np.random.default_rng(0)
-    rollouts = max(1, rows // (prompts * GROUP * EPOCHS))
-    for rollout in range(rollouts):
+    for rollout in range(max(1, rows // (prompts * GROUP * EPOCHS))):
         write_rollout(writer, rollout, prompts, rng)
     return run
 

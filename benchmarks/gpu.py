@@ -55,7 +55,7 @@ from fspo.policy.logprobs import make_batch, token_log_probs
 from fspo.policy.scores import score
 from fspo.repro.presets import EQUAL, ONE_EPOCH, UNCLIPPED
 from fspo.rules import COMPARED_ADVANTAGE
-from fspo.sampling.sample import sample
+from fspo.sampling.sample import Responses, sample
 from fspo.tasks.chain_add import ChainAdd
 from fspo.tasks.even_tokens import END, EvenTokensConfig
 from fspo.train.trainer import Trainer
@@ -153,13 +153,9 @@ def check_engines(at: Place) -> dict[str, Any]:
     name = at.shape("Qwen3-0.6B-Base")
     with torch.device(at.device):
         model = build_random_model(shape_of(name), "float32", seed=0)
-    prompts, keys = [[7, 8, 9, 10 + i // 4] for i in range(32)], np.arange(32)
-    fixed: dict[str, Any] = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": END}
-    fixed |= {"seed": 0, "rollout": 0}
-    settings = [c.SamplingConfig(max_new_tokens=64, engine=engine) for engine in ("fast", "generate")]
-    drawn = [sample(model, prompts, keys, config=config, **fixed) for config in settings]
-    equal = float(np.mean([np.array_equal(a, b) for a, b in zip(drawn[0].tokens, drawn[1].tokens, strict=True)]))
-    return {"equal_responses": equal, "tokens": int(drawn[0].lengths.sum()), "pass": equal >= 0.9}
+    fast, other = (drawn for _, drawn, _ in by_engine(model, c.SamplingConfig(max_new_tokens=64, batch_size=32), 4))
+    equal = float(np.mean([np.array_equal(a, b) for a, b in zip(fast.tokens, other.tokens, strict=True)]))
+    return {"equal_responses": equal, "tokens": int(fast.lengths.sum()), "pass": equal >= 0.9}
 
 
 def check_trainer(at: Place) -> dict[str, Any]:
@@ -292,18 +288,18 @@ def qwen3(at: Place, lora: bool) -> Found:
     analyse_runs([config.output])
     yield "by_length", by_length(config.output)
     if lora:
-        yield "sampling_seconds", dict(seconds_of_engines(model, config))
+        yield "sampling_seconds", {engine: taken for engine, _, taken in by_engine(model, config.sampling, 8)}
 
 
-def seconds_of_engines(model: Any, config: c.TrainConfig) -> Iterator[tuple[str, float]]:
-    """Yield the seconds in which each sampling engine samples one batch, which is the same for both."""
-    prompts = [[7, 8, 9, 10 + i // 8] for i in range(config.sampling.batch_size)]
+def by_engine(model: Any, config: c.SamplingConfig, group: int) -> Iterator[tuple[str, Responses, float]]:
+    """Yield the name of each sampling engine, what it draws for one batch (the same for both, ``group`` responses to a
+    prompt), and in how many seconds."""
+    prompts = [[7, 8, 9, 10 + i // group] for i in range(config.batch_size)]
     ends: dict[str, Any] = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": END}
     for engine in ("fast", "generate"):
-        start = time.monotonic()
-        chosen = replace(config.sampling, engine=engine)
-        sample(model, prompts, np.arange(len(prompts)), config=chosen, seed=0, rollout=0, **ends)
-        yield engine, time.monotonic() - start
+        start, chosen = time.monotonic(), replace(config, engine=engine)
+        drawn = sample(model, prompts, np.arange(len(prompts)), config=chosen, seed=0, rollout=0, **ends)
+        yield engine, drawn, time.monotonic() - start
 
 
 def by_length(run: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ LINES = {
     "figures/page": 442,
     "proofs_check": 4_984,
     "studies": 1_197,
-    "benchmarks": 942,
+    "benchmarks": 936,
     "docs": 198,
     "examples": 201,
     "paper_repro.py": 175,
@@ -41,7 +41,7 @@ LINES = {
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
 today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
 proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 39_936, 24_873
+PYTHON_LINES, TEST_LINES = 39_930, 24_873
 """Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
 WORDS = 29_200
 """Ceiling of the words in all Markdown files."""
