@@ -39,10 +39,9 @@ LINES = {
     "paper_repro.py": 175,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
-today, and they may only fall: to fspo 16,500, analysis/doctor 2,300, analysis/importing 1,700, figures 2,900 and
-proofs_check 5,000."""
-PYTHON_LINES, TEST_LINES = 39_930, 24_873
-"""Ceilings of all Python outside tests, and of tests; they fall to 40,000 and 20,000."""
+today, and they may only fall: analysis/doctor to 2,300, analysis/importing to 1,700 and benchmarks to 900."""
+PYTHON_LINES, TEST_LINES = 39_930, 24_872
+"""Ceilings of all Python outside tests, which has fallen below 40,000, and of tests, which fall to 20,000."""
 WORDS = 29_200
 """Ceiling of the words in all Markdown files."""
 PAGES = {"README.md": 900, "docs/findings.md": 2_500, "docs/theory.md": 4_500, "docs/proofs.md": 4_000}
