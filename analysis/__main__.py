@@ -139,7 +139,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
             print(f"  {line}")
     analyses = {str(path): read_analysis(path, partition, on).tables for path in summaries}
     if len(analyses) == 1:
-        lines = printed(*analyses.values(), partition, on)
+        lines = printed(next(iter(analyses.values())), partition, on)
     else:
         lines = [*compared(analyses, partition, on), "other rules: fspo analyse RUN, of one run"]
     print(*lines, sep="\n")

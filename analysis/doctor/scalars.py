@@ -134,7 +134,7 @@ def mismatch_trend(p: Patient) -> Answer:
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
         evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
-        begin = values[at or bend(x), 0]
+        begin = float(values[at or bend(x), 0])
         step = dict(p.metrics.get("step", [])).get(begin, begin)
         text = f"from {'' if at else 'about '}step {step:.0f} on " * math.isfinite(step)
         text += f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"

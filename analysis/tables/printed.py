@@ -61,7 +61,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     if ends.empty:
         return [f"{done}: not known{_why(tables['acceptance'])}"]
     spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
-    if ends["bin"].nunique() == 1:
+    if len(set(ends["bin"])) == 1:
         return [f"{done}: not known, only one bin ({spans[0]}) has enough responses; {MORE}"]
     lines = [_head(done, rates, spans, partition)]
     lines += [(f"  {name}", _rates(of_rule, slopes, ends["bin"])) for name, of_rule in _rules(rates, on)]
@@ -84,7 +84,7 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     if len(bins) < 2:
         return [f"{done}: not known, fewer than two bins have enough responses in every run; {MORE}"]
     first = next(iter(own.values()))
-    ends = _ends(first.loc[first["bin"].isin(bins)])
+    ends = _ends(first.loc[first["bin"].isin(list(bins))])
     spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
     lines = [_head(done, first, spans, partition)]
     for name, (_, slopes, _) in known.items():
@@ -95,8 +95,8 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
 
 def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition) -> Line:
     step = "doubling" if partition == LENGTH else "standard deviation"
-    whose = "A != 0, " if (rates["measure"] == "update").any() else ""
-    epoch = "first epoch" if (rates["use"] == "first").any() else "later epochs"
+    whose = "A != 0, " if "update" in set(rates["measure"]) else ""
+    epoch = "first epoch" if "first" in set(rates["use"]) else "later epochs"
     return f"{done}, {whose}{epoch}", ["all", *spans, "ratio", f"points each {step} [{PERCENT}]"]
 
 
@@ -106,12 +106,12 @@ def _first_epoch(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.D
     They are of update acceptance (A != 0) where a bin has one, else of band acceptance (all responses)."""
     rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
     known = rates["estimate"].notna()
-    nonzero = (known & (rates["bin"] >= 0) & (rates["measure"] == "update")).any()
+    nonzero = "update" in set(rates.loc[known & (rates["bin"] >= 0), "measure"])
     wanted = ("update", "nonzero") if nonzero else ("band", "all")
     slopes = slopes.loc[(slopes["measure"] == wanted[0]) & (slopes["subset"] == wanted[1])]
     factors = rates.loc[known & (rates["measure"] == FACTOR)]
     rates = rates.loc[known & (rates["measure"] == wanted[0]) & (rates["subset"] == wanted[1])]
-    return (rates if (rates["bin"] >= 0).any() else rates.iloc[:0]), slopes, factors
+    return (rates if rates["bin"].max() >= 0 else rates.iloc[:0]), slopes, factors
 
 
 def _ends(rows: pd.DataFrame) -> pd.DataFrame:
@@ -151,7 +151,7 @@ def fair_exponents(scaling: pd.DataFrame) -> list[str]:
         return []
     column = f"fair_{FAIR_SHARES[0] * 100:.0f}"
     rows = _of_one_use(scaling.loc[scaling[f"{column}_ci_low"].notna()])
-    rows = rows.loc[rows["subset"] == ("nonzero" if (rows["subset"] == "nonzero").any() else "all")]
+    rows = rows.loc[rows["subset"] == ("nonzero" if "nonzero" in set(rows["subset"]) else "all")]
     words = {"all": "all", "positive": "A > 0", "negative": "A < 0"}
     told = [
         f"{words[row['sign']]} {_interval(*_estimate(row, column, f'{column}_'))}" for row in rows.to_dict("records")
@@ -177,9 +177,7 @@ def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_one_use(table: pd.DataFrame) -> pd.DataFrame:
-    return (
-        table if table.empty else table.loc[table["use"] == ("first" if (table["use"] == "first").any() else "reused")]
-    )
+    return table if table.empty else table.loc[table["use"] == ("first" if "first" in set(table["use"]) else "reused")]
 
 
 def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
