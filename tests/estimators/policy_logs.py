@@ -242,16 +242,12 @@ def columns(bandit: Bandit, at: np.ndarray, A: Floats) -> dict[str, Any]:
     """
     s, psi = bandit.token_log_ratios[at], bandit.psi[at]
     norm = np.linalg.norm(psi, axis=1)
-    return {
-        "length": bandit.responses.lengths[at],
-        "log_ratio": bandit.log_ratio[at],
-        "sum_sq_log_ratio": (s**2).sum(axis=1),
-        "k3_sum": (np.expm1(s) - s).sum(axis=1),
-        "advantage": A,
-        "score_status": np.where(A != 0, "ok", "not_taken"),
-        "score_norm": np.where(A != 0, norm, np.nan),
-        "score_unit": psi / norm[:, None],
-    }
+    return (
+        {"length": bandit.responses.lengths[at], "log_ratio": bandit.log_ratio[at]}
+        | {"sum_sq_log_ratio": (s**2).sum(axis=1), "k3_sum": (np.expm1(s) - s).sum(axis=1), "advantage": A}
+        | {"score_status": np.where(A != 0, "ok", "not_taken"), "score_norm": np.where(A != 0, norm, np.nan)}
+        | {"score_unit": psi / norm[:, None]}
+    )
 
 
 def writer(run: Path, bandit: Bandit) -> GradLogWriter:

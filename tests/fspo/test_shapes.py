@@ -15,25 +15,13 @@ ROOT = Path(__file__).parents[2]
 BARE = {"Tensor", "ndarray", "NDArray", "Array", "Floats", "Ints"}
 """Types of arrays without a shape; an `ArrayLike` may be a number or a list, so it has none."""
 FILES = (
-    *(
-        "objective/test_objective.py",
-        "objective/test_corrections.py",
-        "test_advantages.py",
-        "rules/test_rules.py",
-        "stats/test_clusters.py",
-    ),
+    *("objective/test_objective.py", "objective/test_corrections.py", "test_advantages.py"),
+    *("rules/test_rules.py", "stats/test_clusters.py"),
     *(f"policy/test_{name}.py" for name in ("logprobs", "linear_logprobs", "sketch", "scores", "score_hooks")),
 )
 LEFT_OUT = (
-    "refused",
-    "bad_input",
-    "factors_by_length",
-    "unbiased",
-    "falls",
-    "log_softmaxs",
-    "draws",
-    "memory",
-    "checkpointing",
+    *("refused", "bad_input", "factors_by_length", "unbiased", "falls"),
+    *("log_softmaxs", "draws", "memory", "checkpointing"),
 )
 """Parts of names of tests that pass wrong values on purpose, or factors as lists (the first three), or take long."""
 

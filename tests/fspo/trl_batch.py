@@ -39,20 +39,10 @@ def make_trainer(tmp_path, size, kind=(GRPOTrainer, GRPOConfig), beta=0.0, **opt
     trainer_class, config_class = kind
     if config_class is GRPOConfig:
         options = {"loss_type": "grpo", **options}
-    args = config_class(
-        output_dir=str(tmp_path),
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_dropout=True,
-        per_device_train_batch_size=size,
-        num_generations=size,
-        max_completion_length=MAX_LENGTH,
-        scale_rewards="none",
-        use_bias_correction_kl=False,  # ours is the plain k3, not reweighted by the ratio
-        **options,
-    )
+    usual = {"report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "disable_dropout": True}
+    usual |= {"per_device_train_batch_size": size, "num_generations": size, "max_completion_length": MAX_LENGTH}
+    usual |= {"scale_rewards": "none", "use_bias_correction_kl": False}  # ours is the plain k3, without the ratio
+    args = config_class(output_dir=str(tmp_path), **usual, **options)
     trainer = trainer_class(
         model=build_embedded_model(3),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),

@@ -45,15 +45,9 @@ def test_a_k3_of_held_exponents_is_not_bounded(s, factor, wrong, squares):
 @pytest.mark.parametrize(("known", "said"), [(0, "D is not known"), (30, "D is not known"), (99, "nothing corrects")])
 def test_a_staleness_that_is_not_known_does_not_count_as_none(known, said):
     n = 100
-    rows = rows_of(
-        n,
-        length=np.full(n, 50.0),
-        policy_version=np.full(n, 3.0),
-        behaviour_version=np.ones(n),
-        staleness_log_ratio=np.where(np.arange(n) < known, 0.5, np.nan),
-        behaviour_log_ratio=np.full(n, 0.7),
-    )
-    answer = staleness(rows, corrected=False)
+    made = {"length": np.full(n, 50.0), "policy_version": np.full(n, 3.0), "behaviour_version": np.ones(n)}
+    made |= {"staleness_log_ratio": np.where(np.arange(n) < known, 0.5, np.nan)}
+    answer = staleness(rows_of(n, behaviour_log_ratio=np.full(n, 0.7), **made), corrected=False)
     assert said in answer.summary
     assert ("0.7 nats" in answer.summary) == (known < 50)
     assert ("rms of D 0.5 nats" in answer.summary) == (known > 50)

@@ -168,13 +168,8 @@ def test_the_exponent_of_both_signs_is_made_of_theirs_as_the_theory_says():
 
 def test_no_terms_where_a_sign_is_missing_or_no_exponent_is_found():
     number = 2000
-    rows = Some(
-        S=np.abs(SPIKE[::40]),
-        A=np.ones(number),
-        length=L[::40],
-        rollout=np.zeros(number, int),
-        cluster=np.arange(number),
-    )
+    alone = {"rollout": np.zeros(number, int), "cluster": np.arange(number)}
+    rows = Some(S=np.abs(SPIKE[::40]), A=np.ones(number), length=L[::40], **alone)
     found = fair_by_sign(rows, 0.85)
     assert found["positive"].weight == pytest.approx(1)
     assert found["positive"].exponent.value == pytest.approx(found["all"].exponent.value, abs=0.01)
@@ -187,13 +182,8 @@ def test_a_sign_has_its_exponent_at_its_own_share_kept():
     """No response with A < 0 is cut, so that 70 % of those with A > 0 are kept where 85 % of all are."""
     X, length = np.abs(SPIKE[::8]), L[::8]
     number = len(X)
-    rows = Some(
-        S=np.tile(X, 2),
-        A=np.repeat([1.0, -1.0], number),
-        length=np.tile(length, 2),
-        rollout=np.zeros(2 * number, int),
-        cluster=np.arange(2 * number),
-    )
+    alone = {"rollout": np.zeros(2 * number, int), "cluster": np.arange(2 * number)}
+    rows = Some(S=np.tile(X, 2), A=np.repeat([1.0, -1.0], number), length=np.tile(length, 2), **alone)
     own = fair_by_sign(rows, 0.85)["positive"].exponent.value
     assert own == pytest.approx(fair_exponent(X, length, 0.7, np.zeros(number, int)), abs=0.01)
     assert abs(own - fair_exponent(X, length, 0.85, np.zeros(number, int))) > 0.02

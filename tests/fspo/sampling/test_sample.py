@@ -60,16 +60,9 @@ PROMPTS = [list(range(3, 3 + 1 + (5 * i) % 7)) for i in range(24)]
 
 
 def draw(model, prompts=PROMPTS, keys=None, rollout=0, eos=(1, 2), **options) -> Responses:
-    return sample(
-        model,
-        prompts,
-        np.arange(len(prompts)) if keys is None else np.asarray(keys),
-        seed=11,
-        rollout=rollout,
-        config=SamplingConfig(**{"max_new_tokens": 20, **options}),
-        eos_token_id=eos,
-        pad_token_id=0,
-    )
+    keys = np.arange(len(prompts)) if keys is None else np.asarray(keys)
+    config = SamplingConfig(**{"max_new_tokens": 20, **options})
+    return sample(model, prompts, keys, seed=11, rollout=rollout, config=config, eos_token_id=eos, pad_token_id=0)
 
 
 def assert_same(left: Responses, right: Responses) -> None:

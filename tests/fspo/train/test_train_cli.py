@@ -27,21 +27,10 @@ def saved_model(folder: Path, template: str | None = None) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
     tokenizer.chat_template = template
     torch.manual_seed(0)
-    net = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(words),
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=128,
-            initializer_range=0.2,
-            pad_token_id=0,
-            eos_token_id=1,
-            bos_token_id=None,
-        )
-    )
-    net.save_pretrained(folder)
+    shape = {"vocab_size": len(words), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    shape |= {"num_attention_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.2}
+    config = LlamaConfig(**shape, pad_token_id=0, eos_token_id=1, bos_token_id=None)
+    LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
