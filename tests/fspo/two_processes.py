@@ -1,11 +1,10 @@
-"""Run by torchrun (or alone) from test_distributed: updates on recorded responses; gradients and log rows to a folder.
+"""Run alone and in two processes by test_distributed: updates on recorded responses, gradients and log to a folder.
 
-``two_processes.py FOLDER NAME ARGUMENTS...`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
+``main(FOLDER, NAME, *ARGUMENTS)`` writes ``NAME.npy`` and leaves the log in ``FOLDER/NAME``.
 """
 
 import faulthandler
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,8 @@ def main(folder: Path, name: str, *arguments: str) -> None:
         np.save(folder / f"{name}.npy", np.stack(gradients))
         trainer.reporter.metrics.write({"rollout": 0, "phase": "train", **values})
     trainer.accelerator.wait_for_everyone()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def ends(ports: list[str]) -> None:
@@ -67,8 +68,3 @@ def ends(ports: list[str]) -> None:
         accelerator.wait_for_everyone()
         accelerator.end_training()
         del model, accelerator
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
-    torch.distributed.destroy_process_group()

@@ -5,10 +5,8 @@ process r holds W * sum_{i in r} loss_i / N, where W is the number of processes;
 sum_i loss_i / N, the gradient of one process. What is left is the order of summation.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +15,13 @@ import two_processes
 
 from fspo.gradlog import read_log
 
-SCRIPT = Path(two_processes.__file__)
 
-
-def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-    command += [str(tiny_run.free_ports(1)[0]), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+def pair(target: Any, *arguments: Any, **environment: str) -> list[int]:
+    """Run a function in the two processes of a group; their exit codes."""
+    started = [tiny_run.forked(target, *arguments, rank=rank, processes=2, **environment) for rank in range(2)]
+    for process in started:
+        process.join()
+    return [process.exitcode for process in started]
 
 
 OPTIONS = [
@@ -40,8 +37,8 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     """In float64, so that the order of a sum leaves nothing to see."""
     folder, names, tolerance = tmp_path, ("one", "two"), 1e-9
     two_processes.main(folder, "one", *OPTIONS)
-    done = torchrun(str(SCRIPT), str(folder), "two", *OPTIONS, "--processes", "2")
-    assert done.returncode == 0, done.stderr
+    port = str(tiny_run.free_ports(1)[0])
+    assert pair(two_processes.main, folder, "two", *OPTIONS, "--processes", "2", MASTER_PORT=port) == [0, 0]
     one, two = (np.load(folder / f"{name}.npy") for name in names)
     for a, b in zip(one, two, strict=True):  # four updates, the last three at S != 0
         assert np.linalg.norm(a) > 0
@@ -87,8 +84,4 @@ def test_a_launcher_that_starts_independent_copies_is_refused(tmp_path: Path, mo
 
 def test_processes_end() -> None:
     """With DDP's reducer as the group's last owner one of the two hangs, on a busy machine within a few ends."""
-    ports = [str(port) for port in tiny_run.free_ports(10)]
-    pair = [tiny_run.forked(two_processes.ends, ports, rank=rank, processes=2) for rank in range(2)]
-    for process in pair:
-        process.join()
-    assert [process.exitcode for process in pair] == [0, 0]
+    assert pair(two_processes.ends, [str(port) for port in tiny_run.free_ports(10)]) == [0, 0]

@@ -16,16 +16,13 @@ from score_processes import CASES, ROWS
 
 from fspo.policy.logprobs import token_log_probs
 from fspo.policy.scores import score
+from tests.fspo.distributed.test_distributed import pair
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("scores")
-    given = {"processes": 2, "MASTER_PORT": str(tiny_run.free_ports(1)[0])}
-    pair = [tiny_run.forked(score_processes.main, found, rank=rank, **given) for rank in range(2)]
-    for process in pair:
-        process.join()
-    assert [process.exitcode for process in pair] == [0, 0]
+    assert pair(score_processes.main, found, MASTER_PORT=str(tiny_run.free_ports(1)[0])) == [0, 0]
     return found
 
 
