@@ -130,7 +130,10 @@ def build_parser() -> CommandParser:
         help=f"presets; by default {', '.join(COMPARED)}, on engine and behaviour {', '.join(OF_SEQUENCES)}",
     )
     parser.add_argument(
-        "--target", type=float, default=max(TARGETS), help="1 - clip rate, counted as fspo analyse counts it"
+        "--target",
+        type=float,
+        default=max(TARGETS),
+        help="share not clipped (0.95: 5 % clipped), as fspo analyse counts",
     )
     parser.add_argument("--output", type=str | None, default=None, help="write the ranges to this JSON file too")
     return parser
@@ -160,5 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, fit in ranges.items():
         done = f"{name} clips {1 - fit['realised']:.1%} of {fit['rows']} responses at these ranges"
         print(f"{done} (wanted: {1 - fit['target']:.1%})", file=sys.stderr)
-    print(next_step("train", [], " --output NEW_RUN and the options of one line above"), file=sys.stderr)
+    told = "; trained with it, a run clips somewhat more or less (fspo analyse): weights move otherwise" * (
+        on == UPDATE.on
+    )
+    print(next_step("train", [], f" --output NEW_RUN and the options of one line above{told}"), file=sys.stderr)
     return 0

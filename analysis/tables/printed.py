@@ -69,7 +69,9 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
         few, many = _ends(own)["estimate"]
         cells = ["-", f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]
         lines.append((f"  {rule}, as trained: mean factor", cells))
-    return _columns(lines)
+    every = _at_first_use(tables["acceptance"])["bin"]
+    beyond = [f"  above {spans[1]}: too few prompts"] if every.max() > ends["bin"].max() else []
+    return _columns(lines) + beyond
 
 
 def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:

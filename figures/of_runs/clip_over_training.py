@@ -18,11 +18,11 @@ TITLE = "Out-of-band rate by length over training"
 TITLE_BY = "Out-of-band rate over training (bins: {label})"
 CAPTION = (
     "Share of responses whose log-ratio lies outside the band of the rule that trains (docs/theory.md section 1), by "
-    "rollout, in the {lowest}, the middle and the {highest} of {bins} {by} bins. {runs} n = {n} responses "
+    "rollout, in the {lowest}, the middle and the {highest} of {bins} {by} bins, all epochs. {runs} n = {n} responses "
     "for each point."
 )
 ONE = f"Shaded: cluster-aware {PERCENT} intervals."
-SEVERAL = "Every seed is a line ({seeds} seeds)."
+SEVERAL = "Every run is a line ({seeds} a rule)."
 DASHES = ((), (4.0, 1.6), (1.0, 1.6))
 """Lengths of dashes and gaps of the shown bins' lines, from the first to the last bin."""
 ENDS = {True: ("shortest", "longest"), False: ("lowest", "highest")}

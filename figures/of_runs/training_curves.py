@@ -60,7 +60,7 @@ def caption(tables: Tables) -> str:
     found = rows(tables)
     words = count_words(found.groupby("trained_rule")["run"].nunique())
     bars = "bars: one standard error over prompts" if found["stderr"].notna().any() else "no intervals"
-    return CAPTION.format(stderr=bars, seeds=f"{words} seed" if words == "1" else f"{words} seeds")
+    return CAPTION.format(stderr=bars, seeds=f"{words} run" if words == "1" else f"{words} runs")
 
 
 @styled

@@ -18,8 +18,8 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Variance of the log-ratio against length"
 CAPTION = (
     "Left: variance of {S} in each length bin at its mean length (n = {n} responses for each run), with "
-    f"cluster-aware {PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H; grey: slope 1. Right: 2H with its "
-    "interval, a mark for each run; docs/theory.md T1 needs 2H = 1."
+    f"cluster-aware {PERCENT} intervals; lines: fitted Var({{S}}|L) ∝ L^2H, all updates at one level; grey: slope 1. "
+    "Right: 2H with its interval, a mark for each run; docs/theory.md T1 needs 2H = 1."
     "\n\nFirst epoch, all responses."
 )
 

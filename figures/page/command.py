@@ -57,6 +57,9 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = (), title: str
     refuse_foreign_file(path, BEGINNING, "fspo report")
     tables = load(runs)
     examined = [examine(run) for run in runs]
+    for run, diagnosis, summary in zip(runs, examined, tables.summaries.values(), strict=True):
+        if diagnosis.rows > (before := summary["counts"]["rows"]):
+            raise UserError(f"{run} has grown from {before} to {diagnosis.rows} rows: run `fspo analyse {run}` again")
     diagnoses = [diagnosis.to_dict() for diagnosis in examined]
     folder = path.parent / "figures"
     check_output(folder)

@@ -20,8 +20,10 @@ from fspo.rules.gone import GONE_PARTS
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Options of a training run: those below, and the groups ``model``, ``task``, ``rule``, ``correction``, ``batch``,
-    ``sampling``, ``optim``, ``log``, ``eval`` and ``warmup``, each with a class of its own.
+    """Options of a training run: those below, and those in groups, each with a class of its own.
+
+    The groups are ``model``, ``task``, ``rule``, ``correction``, ``batch``, ``sampling``, ``optim``, ``log``, ``eval``
+    and ``warmup``.
 
     Parameters
     ----------

@@ -65,6 +65,10 @@ def main(args: list[str] | None = None) -> int:
 
     try:
         trainer = Trainer(config, task=task)
+        if config.resume and trainer.is_main:
+            done = trainer.state.rollout
+            text = f"goes on after {done} rollouts" if done else "has no checkpoint: it begins at its first rollout"
+            print(f"{config.output} {text}", file=sys.stderr)
         trainer.train()
     except KeyboardInterrupt:
         from fspo.train.checkpoint import list_checkpoints

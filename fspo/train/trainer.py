@@ -133,6 +133,8 @@ class Trainer:
         state = TrainState()
         if found:
             state = checkpoint.load(found[-1], self.raw, self.optimizer, at_past=self.versions.add)
+        if state.rollout > self.config.rollouts:
+            raise UserError(f"{self.run} has {state.rollout} rollouts already: name more with --rollouts")
         self.torn = unreadable(self.run, state.rollout)
         self.accelerator.wait_for_everyone()  # every process has read the folder as it was
         if self.is_main and self.config.resume:

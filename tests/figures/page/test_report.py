@@ -96,9 +96,9 @@ def test_sentences_by_hand(run):
     tables = load([run]).frames
     who, direction, health = story.sentences(tables, [FOUND])
     assert who == (
-        "As trained, fspo clips 10.0 % of the shortest responses (4 to 15 tokens) and 20.0 % of the longest (64 to "
-        "256). At 5 % clipped (run one), the clip rate of the shortest responses (4 to 15 tokens) and of the longest "
-        "(64 to 256) is 2.0 % and 10.0 % under rloo, 10.0 % and 2.0 % under gspo."
+        "As trained (A ≠ 0, first epoch), fspo clips 10.0 % of the shortest responses (4 to 15 tokens) and 20.0 % of "
+        "the longest (64 to 256). At 5 % clipped (run one), the clip rate of the shortest responses (4 to 15 tokens) "
+        "and of the longest (64 to 256) is 2.0 % and 10.0 % under rloo, 10.0 % and 2.0 % under gspo."
     )
     assert direction.endswith("the clipped with the unclipped gradient is 0.900 [0.800, 0.950] under fspo.")
     assert health == f"Health checks: one: critical s_zero, {EVIL}. Fix: log S."

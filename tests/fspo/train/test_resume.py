@@ -154,5 +154,9 @@ def test_what_is_torn_and_has_no_checkpoint_before_it_stays_out(
         assert f"warning: {Path(name).name}" in (said := capsys.readouterr().err)
         assert "it stays out" in said
         assert before.items() <= {p: p.read_bytes() for p in run.glob("gradlog/*")}.items()
+    saved = (run / "config.yaml").read_text()
+    with pytest.raises(UserError, match="has 5 rollouts already"):
+        tiny_run.trainer(run, "--rollouts", "2", "--resume", "true")
+    assert (run / "config.yaml").read_text() == saved
     numbers = [row["rollout"] for row in MetricsFile(run).of_phase("train")]
     assert numbers == ([0, 1, 3, 4] if name == "metrics.jsonl" else [0, 1, 2, 3, 4])
