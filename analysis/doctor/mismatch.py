@@ -36,13 +36,13 @@ RISE = 2.0
 SAMPLER = "the sampler's log-probs"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
-    "a product weight capped at 2 keeps": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    "the mean of a product weight capped at 2 is": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
     PRODUCT: CORRECTIONS["mis"],
     "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
 }
 """Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
-USED = "the correction in use takes from"
+USED = "the correction in use removes"
 LAG = "it is the policy lag"
 LEFT_OUT = ("placeholder", "mask")
 """Causes whose tokens the import leaves out, so that the others tell what is wrong besides."""
@@ -63,6 +63,8 @@ class Mismatch:
         The sum of e^s - 1 - s over the token log-ratios s of x, NaN where unknown, of the line's rows.
     lag : float array (n,)
         Policy lag of the line's rows (`Rows.lag`), updates, NaN where unknown.
+    removed : float array (n,)
+        Whether the logged weight of a correction is 0 in the line's rows; NaN where no weight is logged.
     weight, token, below : AnytimeMean
         Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
         ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
@@ -72,6 +74,7 @@ class Mismatch:
     of_E: bool
     k3: Floats
     lag: Floats
+    removed: Floats
     weight: AnytimeMean
     token: AnytimeMean
     below: AnytimeMean
@@ -93,7 +96,9 @@ class Mismatch:
         y = np.where(known, k3 + x, x)
         signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
         below = AnytimeMean.of(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed], EACH)
-        return Mismatch(line, of_E, k3[np.isfinite(x)], lag[np.isfinite(x)], weight, token, below)
+        logged, known = rows["correction_weight"], np.isfinite(x)
+        removed = np.where(np.isfinite(logged), logged == 0, np.nan)[known]
+        return Mismatch(line, of_E, k3[known], lag[known], removed, weight, token, below)
 
     def answer(
         self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
@@ -137,7 +142,7 @@ class Mismatch:
         )
         taken = max(done.get(USED, [0.0])[:2])
         if taken > MOST:
-            what += f"; the correction in use takes {taken:.0%} of some lengths"
+            what += f"; the correction in use removes {taken:.0%} of some lengths"
             fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
         rivals = _told(groups, done if noise or line.carried() or taken > MOST else {})
         if noise and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
@@ -253,12 +258,18 @@ class Mismatch:
             effect = np.asarray(applied.clipped_weight if rule.outside == "cap" else applied.side != 0, np.float64)
             effect = 1 - effect if name == USED and rule.outside == "cap" else effect
             done[name] = [max(float(effect[which].mean()), 0.0) for which in groups.values()]
+        if not used and np.nansum(self.removed) > 0:
+            done[USED] = [float(np.nanmean(self.removed[which])) for which in groups.values()]
         return list(groups), done
 
 
 def _told(groups: list[str], done: dict[str, list[float]]) -> str:
     """Return what `Mismatch.rivals` found as a sentence; "" if nothing."""
-    told = (f"{name} {', '.join(f'{100 * x:.3g}' for x in shares)} %" for name, shares in done.items())
+    plain = {name: name.startswith("the mean") for name in done}
+    told = (
+        f"{name} {', '.join(f'{x:.2f}' if plain[name] else f'{100 * x:.3g}' for x in shares)}{' %' * (not plain[name])}"
+        for name, shares in done.items()
+    )
     return f" By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 

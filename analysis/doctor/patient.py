@@ -104,7 +104,9 @@ class Rows:
 
         Without policy_version it is the least that it can be: how much older its behaviour version is than the newest
         of its rollout and of those before; NaN if no row has an older one, or the log has one rollout alone."""
-        version, exact = self["behaviour_version"], self["policy_version"] - self["updates_since_rollout"]
+        names = ("behaviour_version", "policy_version", "updates_since_rollout")
+        version, policy, since = (np.where(np.isfinite(x), x, np.nan) for x in map(self.__getitem__, names))
+        exact = policy - since
         if np.isfinite(exact - version).any() or not np.isfinite(version).any():
             return exact - version
         number = numbered(self["rollout"])
@@ -228,7 +230,8 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:
         updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
-        out["updates_since_rollout"] = updates.astype(np.float64)
+        # A response that was trained on before comes after an update, though its step is its rollout's first.
+        out["updates_since_rollout"] = np.fmax(updates.astype(np.float64), out["times_used"])
         notes.append(
             "no column updates_since_rollout, one step a rollout: the log does not say whether rows are of before or "
             "after their update, and they are analysed as of after it"

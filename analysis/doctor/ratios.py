@@ -67,7 +67,8 @@ def s_zero(p: Patient) -> Answer:
 def _once(p: Patient) -> bool:
     """Return whether the log has one step a rollout and does not say how many updates came before."""
     rollout, step = p.finite["rollout"], p.finite["step"]
-    return "updates_since_rollout" not in p.logged and numbered(rollout, step).max() == numbered(rollout).max()
+    known = "updates_since_rollout" in p.logged or np.any(p.finite["times_used"] > 0)
+    return not known and numbered(rollout, step).max() == numbered(rollout).max()
 
 
 def _one_update(rows: Rows) -> Answer:

@@ -9,6 +9,7 @@ from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not
 from analysis.doctor.patient import Ints, Rows
 from analysis.log.rows import numbered, repeated
 from analysis.rules.estimator_fit import (
+    CONSTANT,
     NO_LINE,
     NOT_CENTRED,
     SLOPES,
@@ -62,7 +63,7 @@ if more than this share of the groups has them."""
 USUAL = 0.9
 """If at least this share of the rollouts has the same number of rows or steps, rollouts with fewer are reported.
 The last rollout is not reported, because the run may have been stopped in it."""
-CONSTANT = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
+UNCHANGING = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
 
 
@@ -81,7 +82,7 @@ def of_columns(rows: Rows, rule: Rule | None, correction: Rule | None, *, import
     response = numbered(rows["rollout"], rows["response_id"])
     first = np.unique(response, return_index=True)[1]
     differs = np.zeros(len(rows), bool)
-    for name in CONSTANT:
+    for name in UNCHANGING:
         x = rows[name].astype(np.float64)
         differs |= ~np.isclose(x, x[first[response]], rtol=1e-5, atol=1e-6, equal_nan=True)
     every = np.ones(len(rows), bool)
@@ -133,13 +134,17 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
         worst = max(bad, key=lambda n: fits[n])
         split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
         split = split if imported and worst in (NOT_CENTRED, ZEROED, NO_LINE) else ""
+        partial = imported and worst in (NOT_CENTRED, CONSTANT)  # so are those of groups of which responses are missing
+        if partial:
+            split = f"if the file lacks responses of these groups (one process's file, say), import all files; {split}"
         return found(
             f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
             f"{split}compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle "
             "between both, a mask, or a scale by length after the baseline does this",
             *evidence,
             since=min(int(fit.rollout[fit.fits[n]].min()) for n in bad),
-            severity=Severity.WARNING if worst == UNRELATED else Severity.CRITICAL,  # a critic makes such ones too
+            # A critic makes advantages that do not follow the reward, too.
+            severity=Severity.WARNING if partial or worst == UNRELATED else Severity.CRITICAL,
         )
     best = max(SLOPES[:-1], key=lambda n: fits[n])
     named = configured or best

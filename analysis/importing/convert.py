@@ -89,6 +89,8 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
         and present.get("logp", "").rpartition(".")[2].lower() in ("logprobs", "token_logprobs")
     ):
         known |= {"new": ("new_logprobs",)}  # inference engines write this name too, so ask
+    if canonical("old_action_log_probs") in present:  # OpenRLHF's action_log_probs are then those after
+        known |= {"new": (*known["new"], "action_log_probs")}
     for ours, aliases in known.items():
         hits = [present[alias] for alias in map(canonical, aliases) if alias in present and present[alias] not in taken]
         by_words = [name for name in names if role_of(name) == ours and name not in taken]
@@ -173,7 +175,8 @@ class Converter:
                 )
         rows["advantage"] = np.full(n, np.nan)
         rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
-        rows |= {name: column(name) for name in COPIED if name in got and name not in rows}
+        also = (*COPIED, "times_used", "correction_weight")
+        rows |= {name: column(name) for name in also if name in got and name not in rows}
         rows |= {"truncated": columns.truncated()} if "truncated" in got else {}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         if "updates_since_rollout" not in got and each > 1 and "step" in got:

@@ -56,7 +56,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "advantage": ("advantage", "advantages", "adv", "a"),
     "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
     "new": ("new_logprobs", "per_token_logps", "logprobs", "token_logprobs", "trainer_logprobs"),
-    "old": ("old_logprobs", "prev_logprobs", "prox_logp", "action_log_probs"),
+    "old": ("old_logprobs", "old_action_log_probs", "prev_logprobs", "prox_logp", "action_log_probs"),
     "sampler": (
         *("rollout_log_probs", "sampling_per_token_logps", "sampler_logprobs", "vllm_logprobs", "inference_logprobs"),
         *("generation_logprobs", "behavior_logprobs", "output_token_logprobs"),
@@ -65,6 +65,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("loss_mask", "loss_masks", "token_loss_mask", "response_mask", "completion_mask", "action_mask", "mask"),
     ),
     "token_weights": ("vllm_is", "rollout_is_weights", "tis_weights", "importance_weights"),
+    "correction_weight": ("correction_weight", "importance_sampling_ratio"),
+    "times_used": ("times_used", "ppo_epoch", "epoch_idx"),
     "entropy": ("entropy", "entropies"),
 }
 """``new``, ``old`` and ``sampler`` are log-probabilities by the new and old weights and the sampler. These three,

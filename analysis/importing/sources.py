@@ -96,11 +96,16 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
     return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
 
 
+def is_state(path: Path) -> bool:
+    """Return whether a file is Hugging Face's file of scalars, also if whoever attached it renamed it a little."""
+    return path.suffix == ".json" and path.stem.lower().replace("-", "_").find(Path(STATE).stem) >= 0
+
+
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
     """Tell what kind of source a file is, from its name and columns; None if its name and text are those of no log.
 
     Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses."""
-    if path.name == STATE:
+    if is_state(path):
         return "state"
     if ".tfevents." in path.name:
         raise UserError(f"{path} is a file of TensorBoard, which is not read: name {STATE} or a CSV of its scalars")
@@ -144,7 +149,7 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
     """Yield a file in parts of at most ``rows`` rows; of Parquet and CSV the first has the columns and no row.
 
     ``damage`` receives one line if some rows, or the complete file, cannot be read."""
-    if path.name == STATE:
+    if is_state(path):
         parts = _state(path)
     elif not path.name.endswith(TABLES):
         parts = _console(path)

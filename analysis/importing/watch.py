@@ -111,6 +111,7 @@ class TokenDigest:
     # "mean_error", which is this mean, and "d", the d of largest |d| (nats).
     largest: list[Ids] = field(default_factory=list)
     ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
+    shifted: Noticed = field(default_factory=Noticed)  # tokens of responses whose columns agree if one is moved by one
     of_ends: float = 0.0  # share of the sum of d^2 that lies at last tokens
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
 
@@ -119,6 +120,7 @@ class TokenDigest:
         texts = []
         words = {"placeholder": "placeholders", "zeros": "zeros in runs", "ends": "last tokens off by over 1 nat"}
         words |= {"confident": "tokens that the sampler was sure of", "overflow": "|log-ratio| above 20"}
+        words = {"shifted": "misaligned"} if self.cause == "shift" else words
         for name, what in words.items():
             noticed: Noticed = getattr(self, name)
             if noticed.count and (name != "ends" or self.cause == "end"):
@@ -180,7 +182,9 @@ class Watch:
         self.digest = TokenDigest()
         self._sums = np.zeros(4)  # of d^2, exp(d), uncertain tokens, those of them with d < 0
         self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
+        self._uncertain = 0.0  # sum of d^2 at uncertain tokens
         self._ends = 0.0  # sum of d^2 at the last tokens of responses
+        self._shifted = 0.0  # and in the responses that look shifted by a token
         self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
         self._errors: list[Floats] = []
 
@@ -231,11 +235,17 @@ class Watch:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
         digest.confident.add(d[sure], row[sure], ids)
+        self._uncertain += float(d[unsure] @ d[unsure])
         uncertain = np.stack([np.ones(unsure.sum()), base[unsure], against[unsure]])
         self._moments += uncertain @ uncertain.T
         inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
-        self._shifts[:3] += [np.sum((base[inner + shift] - against[inner]) ** 2) for shift in (-1, 0, 1)]
-        self._shifts[3] += len(inner)
+        apart = [(base[inner + shift] - against[inner]) ** 2 for shift in (-1, 0, 1)]
+        self._shifts += [*map(np.sum, apart), len(inner)]
+        before, here, after = (np.bincount(row[inner], part, row[-1] + 1) for part in apart)
+        tokens = np.bincount(row[inner], minlength=row[-1] + 1)
+        shifted = (tokens >= 10) & (here > 0.01 * tokens) & (4 * np.minimum(before, after) < here)
+        digest.shifted.add(d[shifted[row]], row[shifted[row]], ids)
+        self._shifted += float(d[shifted[row]] @ d[shifted[row]])
 
     def finished(self) -> TokenDigest | None:
         """Return the digest; None if the table has no tokens with two log-probabilities."""
@@ -243,21 +253,24 @@ class Watch:
         if not n:
             return None
         squares, ratios, unsure, below = self._sums
+        sum_of_squares = float(squares)
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.of_ends = self._ends / max(float(squares), 1e-300)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
         before, aligned, after = map(float, np.sqrt(self._shifts[:3] / max(self._shifts[3], 1)))
         digest.shifts = {"-1": before, "0": aligned, "1": after}
-        apart, left = 0.0, 1.0
+        apart, left, sloped = 0.0, 1.0, 0.0
         if (uncertain := self._moments[0, 0]) >= 100:
             mean = self._moments / uncertain
             covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
             squares = np.maximum(np.diag(covariance), 1e-12)
             digest.temperature = float(np.sqrt(squares[0] / squares[1]))
             apart, left = np.log(digest.temperature) ** 2, 1 - covariance[0, 1] ** 2 / squares[0] / squares[1]
+            # Noise of the sampler gives d a covariance of -E[d^2] with its log-prob; another temperature gives more.
+            sloped = abs(covariance[0, 1] - squares[1]) / max(self._uncertain / uncertain, 1e-12)
         shown = {
-            "temperature": SCALED**2 < apart > 4 * left and left < 0.2,
-            "shift": self._shifts[3] >= 100 and aligned > 0.1 and 2 * min(before, after) < aligned,
+            "temperature": apart > SCALED**2 and ((apart > 4 * left and left < 0.2) or sloped > 1.5),
+            "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * max(sum_of_squares, 1e-300),
             "end": digest.sampler and digest.ends.count >= 3 and digest.of_ends > 0.5 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
@@ -288,12 +301,13 @@ class Watch:
                 out.append(f"{one.count} tokens{of} of {one.responses} responses, {where}: {what}; {fix}")
         errors = np.concatenate([np.zeros(0), *self._errors])
         large = errors > LARGE_ERROR
-        if 0 < large.sum() <= max(0.1 * len(errors), 1):
+        rest = max(errors[~large], default=0.0)
+        if 0 < large.sum() <= max(0.1 * len(errors), 1) and errors[large].min() > 1.5 * rest:
             worst = seen.largest[0]
             out.append(
                 f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the largest "
                 f"{worst['mean_error']:.3g} in {at(worst)} (a token {worst['d']:.2g} nats off), the others at "
-                f"most {max(errors[~large], default=0):.3f}: mask them"
+                f"most {rest:.3f}: mask them"
             )
         shift = min(seen.shifts, key=lambda k: seen.shifts[k], default="0")
         rms = [seen.shifts.get(k, 0.0) for k in ("0", shift)]

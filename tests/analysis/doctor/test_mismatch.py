@@ -67,7 +67,7 @@ def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     assert done["the product mask (mis) masks"] == [0, 1, 0.5]
     assert done["the geometric mask (geo-mask) masks"][0] == 1
     assert done["the sqrt mask (engine-sqrt) masks"][1] == 0
-    assert done["a product weight capped at 2 keeps"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
+    assert done["the mean of a product weight capped at 2 is"][1] == pytest.approx((2 + np.exp(-1.5)) / 2)
     assert "mis" not in mismatch.answer().summary  # its mean is no noise's, so no correction is the cure
     noise = (np.tile([1, -1], 100) - 0.045) * 0.02 * np.sqrt(L)  # as small as its mean is large: E[x + k3] is about 0
     told = Mismatch.of(rows_of(200, length=L, behaviour_log_ratio=noise), np.ones(200, bool)).answer()
@@ -210,7 +210,17 @@ def test_a_correction_that_takes_most_of_some_length_is_a_warning():
     assert not sound or sound["mismatch"].severity == Severity.INFO
     found = engine(E, L, 0.02**2 / 2 * L, correction=replace(CORRECTIONS["mis"], range_lo=0.02, range_hi=0.02))
     assert found["mismatch"].severity == Severity.WARNING
-    assert "the correction in use takes 9" in said(found)
+    assert "the correction in use removes 9" in said(found)
+
+
+def test_a_mask_in_use_that_only_its_weights_show_is_told_by_length():
+    rng, L = np.random.default_rng(6), np.repeat([16.0, 4096.0], 400)
+    E = 0.02 * np.sqrt(L) * rng.standard_normal(800) - 0.02**2 / 2 * L
+    weight = np.where((L > 16) & (np.arange(800) % 4 > 0), 0.0, 1.0)  # three of four long ones are masked
+    made = {"length": L, "engine_log_ratio": E, "behaviour_log_ratio": E, "engine_k3_sum": 0.02**2 / 2 * L}
+    answer = Mismatch.of(rows_of(800, **made, correction_weight=weight), np.ones(800, bool)).answer()
+    assert answer.severity == Severity.WARNING
+    assert "the correction in use removes 0, 75, 37.5 %" in answer.summary
 
 
 def test_an_s_of_0_that_hides_older_versions_is_told():

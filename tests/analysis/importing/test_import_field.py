@@ -100,6 +100,51 @@ def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_s
     assert any("the import noticed: the last token of responses carries it" in line for line in noticed)
 
 
+def test_some_responses_that_are_shifted_are_told_apart_from_sound_ones(tmp_path):
+    rng, rows = np.random.default_rng(5), []
+    for i in range(80):
+        old = -rng.exponential(1.0, 60)
+        sampler = np.roll(old, 1) if i % 4 == 1 else old + 0.01 * rng.standard_normal(60)
+        ids = {"step": i // 20, "rank": i % 4, "prompt": i // 8, "reward": i % 2}
+        rows.append(ids | {"old_logprobs": old.tolist(), "sampler_logprobs": np.minimum(sampler, 0).tolist()})
+    report, _ = taken(tmp_path, rows)
+    assert report.digest.cause == "shift"
+    assert report.digest.shifted.responses == 20
+    assert report.digest.shifted.row["rank"] == 1
+
+
+def test_a_sampler_at_another_temperature_shows_by_the_slope_where_its_log_probs_are_processed(tmp_path):
+    """Tokens are drawn from softmax(z / .7) of ten logits z, whose log-probs are known of both temperatures."""
+    rng, rows = np.random.default_rng(6), []
+    for i in range(40):
+        z = 1.5 * rng.standard_normal((60, 10))
+        logp, hot = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (z, z / 0.7))
+        at = np.array([rng.choice(10, p=np.exp(row)) for row in hot])
+        of = {"old_logprobs": logp, "sampler_logprobs": hot}
+        ids = {"step": i // 20, "prompt": i // 8, "reward": i % 2}
+        rows.append(ids | {name: x[np.arange(60), at].tolist() for name, x in of.items()})
+    assert taken(tmp_path, rows)[0].digest.cause == "temperature"
+    noise = 0.15 * rng.standard_normal((40, 60))
+    for row, e in zip(rows, noise, strict=True):
+        row["sampler_logprobs"] = np.minimum(np.array(row["old_logprobs"]) + e, 0).tolist()
+    (tmp_path / "noise").mkdir()
+    assert taken(tmp_path / "noise", rows)[0].digest.cause == ""
+
+
+def test_openrlhfs_new_and_old_log_probs_and_its_epochs(tmp_path):
+    row = {"step": 0, "prompt": "p", "action_log_probs": [-1.0, -2.0], "old_action_log_probs": [-1.5, -2.0]}
+    _, log = taken(tmp_path, [row | {"ppo_epoch": epoch} for epoch in (0, 1)])
+    assert log.column("log_ratio") == pytest.approx([0.5, 0.5])
+    assert log.column("times_used").tolist() == [0, 1]
+
+
+def test_a_renamed_state_of_a_hugging_face_trainer_is_read(tmp_path):
+    state = {"log_history": [{"step": i, "reward": 0.1 * i} for i in (1, 2)]}
+    (tmp_path / "trl-trainer-state (1).json").write_text(json.dumps(state))
+    report = import_run(tmp_path / "trl-trainer-state (1).json", tmp_path / "run")
+    assert report.metric_lines == 2
+
+
 def test_of_two_masks_that_of_the_loss_counts(tmp_path):
     row = {"step": 0, "prompt": "p", "old_logprobs": [-1.0, -2.0, -3.0], "sampler_logprobs": [-1.0, 0.0, -2.5]}
     for name in ("loss_mask", "loss_masks"):

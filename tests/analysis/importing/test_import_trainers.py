@@ -182,11 +182,11 @@ def test_prime_rls_token_exports(tmp_path, capsys):
         (path.parent / "STABLE").touch()
     assert main(["import", str(tmp_path / "token_exports"), "--out", str(tmp_path / "run")]) == 0
     printed = capsys.readouterr().out
-    assert "update 4, engine 0, behaviour 4, total 4" in printed
+    assert "update 0, engine 0, behaviour 4, total 0" in printed
     log = read_log(tmp_path / "run")
     assert log.column("length").tolist() == [3, 1, 2, 2]
     assert log.column("rollout").tolist() == [0, 0, 1, 1]
-    assert log.column("log_ratio").tolist() == [0.0] * 4  # one update a rollout
+    assert np.isnan(log.column("log_ratio")).all()  # the export has no old log-probs
     assert log.column("behaviour_log_ratio") == pytest.approx([0.25, 0.25, 1.0, 1.0])
     assert log.column("behaviour_sum_sq") == pytest.approx([0.3125, 0.0625, 1.0, 1.0])
     assert log.column("advantage") == pytest.approx([1.0, -1.0, 0.5, -0.5])
