@@ -40,7 +40,7 @@ def advantages_zero(p: Patient) -> Answer:
     if share.high >= FEW_ADVANTAGES and not none and (enough(late) or last.high >= FEW_ADVANTAGES):
         return clear("advantages differ from 0", share, last)
     fix = VERIFIER
-    if none and rows.has("reward") and np.nanstd(rows["reward"]) > 0:
+    if none and len(np.unique(rows["reward"][np.isfinite(rows["reward"])])) > 1:
         fix = "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
     by_the_end = " by the end of the run" if share.high >= FEW_ADVANTAGES else ""
     text = f"at most {last.high:.1%} of the responses have a gradient{by_the_end}"

@@ -309,9 +309,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     fix = "write behaviour_version when the response is sampled, and log old log-probs of that version"
     if imported:
         fix = "judge and bound D + E (--on behaviour)"
-        fix += (
-            "" if exact else "; if steps count updates, import with --columns policy_version=STEP, which parts D from E"
-        )
+        fix += "; if steps count updates, --columns policy_version=STEP of import parts D from E" * (not exact)
     if old.any() and not unmoved and len(S) and not S.any():
         severity = Severity.INFO
         text = f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "

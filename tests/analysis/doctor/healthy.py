@@ -246,7 +246,7 @@ def write_simulated_run(run: Path, plan: SimulatedRun, seed: int) -> Path:
             tokens = drawn.logprobs(table) - old
             sums = [drawn.sums(x)[at] for x in (tokens, tokens**2, token_k3(tokens))]
             L = drawn.length[at].astype(float)
-            rows = update_rows(rule, sums[0], L, A[at], *sums[1:], rollout, step, update, plan.minibatches)
+            rows = update_rows(rule, sums[0], L, A[at], sums[1], sums[2], rollout, step, update, plan.minibatches)
             rows |= by_engine(drawn, tokens, mismatch, at, plan.engine > 0)
             rows |= {"policy_version": step, "behaviour_version": step - update, "response_id": responses + at}
             rows |= {"prompt_id": prompt[at] + plan.fresh * rollout * 4 * plan.prompts, "length": drawn.length[at]}
