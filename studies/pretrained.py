@@ -100,7 +100,7 @@ def train(run: PlannedRun, model: Path, threads: int) -> None:
 
 
 def main() -> int:
-    """Train those runs of the pretrained model that are missing."""
+    """Train the runs that the output folder does not hold yet, and return the exit status."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path, help="folder of the pretrained model")
     p.add_argument("--output", type=Path, default=Path("out/pretrained"), help="folder of the runs")

@@ -105,16 +105,16 @@ class Mismatch:
     ) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
-        A cause is named only if its own test says so: the import's tests of tokens, the carriers of the sum of squares,
-        the equalities E[x + k3] = 0 and E[e^x] = 1 (docs/theory.md, T13), the side of 0 on which x lies, and its rise
-        over rollouts. If none does, x looks like noise, which is at most information.
+        Let x be E, or D + E where E is not known. A cause is named only if its own test says so: the import's of tokens;
+        a few responses that make up most of the sum of x^2 / L; whether x + k3 has mean 0 and e^x mean 1 (T13); the
+        sign of x; the policy lag; a rise over rollouts. Else x is reported as noise, at most as information.
 
         Parameters
         ----------
         correction : Rule, optional
             The correction in use.
         same : bool
-            Whether the configuration says that sampler and trainer are one program at one precision, so that E is 0.
+            Whether the configuration says that sampler and trainer are one program at one precision: E should be 0.
         tokens : TokenDigest, optional
             What the import noticed about the table's tokens.
         """
@@ -234,15 +234,15 @@ class Mismatch:
         """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
         and to all.
 
-        A drift is that of all responses: the median of k3 / L or, where k3 is unknown, of -x / L.
+        A correction with a drift gets one for all responses, from the median of k3 / L (of -x / L where k3 is unknown).
 
         Returns
         -------
         list of str
             Names of the K groups of responses: the first and the last octave of lengths with enough responses, and all.
         dict of str to list of float
-            By name of the correction: share of each group's responses that it masks, or their mean weight that it
-            leaves.
+            By name of the correction a number for each group: the share of responses that a mask drops, or the mean
+            weight that a cap leaves.
         """
         x, L = self.line.x, self.line.L
         octave = np.log2(L).astype(np.int64)

@@ -140,11 +140,11 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @near_miss("the slope of Lambda at 1", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
-    """Test T4 (c) on the chain `CHAIN`: with each further token the mean of S given the length grows by m, its variance
-    by s^2, and the log of p_new/p_old, the probability of that length under the new and the old policy, by h. The
-    numbers m, s^2 and h come from `exponents`, the growth from exact sums at 1,000 and 1,500 tokens. Falsified by x,
-    the test multiplies m, s^2 and h by 1 + x. Near misses: ``instead`` names what is taken for m ("kl": minus the KL
-    per token; "h"; "other end": the slope of Lambda at 1), ``bend`` 1 takes Lambda''(1) for s^2 = Lambda''(0)."""
+    """Test T4 (c) on the chain `CHAIN`: one more token adds m to the mean of S given the length, s^2 to its variance,
+    and h to log(p_new(L)/p_old(L)), where p(L) is the probability of a response of length L under a policy. The stated
+    m, s^2 and h, made by `exponents`, are compared with the growth between exact sums at 1,000 and 1,500 tokens.
+    Falsified by x, the test multiplies m, s^2 and h by 1 + x. Near misses: ``instead`` names what is taken for m ("kl":
+    minus the KL per token; "h"; "other end"), ``bend`` 1 takes another second derivative for s^2."""
     del rng
     _, h, curved, bends = exponents(CHAIN)
     m = {"kl": -CHAIN.kl_per_token(), "h": h, "other end": h + curved}.get(instead, h - curved)
