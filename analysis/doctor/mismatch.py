@@ -105,7 +105,7 @@ class Mismatch:
     ) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
-        Let x be E, or D + E where E is not known. A cause is named only if its own test says so: the import's of tokens;
+        Let x be E, or D + E where E is not known. A cause is named only if its own test says so: tests of tokens;
         a few responses that make up most of the sum of x^2 / L; whether x + k3 has mean 0 and e^x mean 1 (T13); the
         sign of x; the policy lag; a rise over rollouts. Else x is reported as noise, at most as information.
 

@@ -70,7 +70,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
         cells = ["-", f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]
         lines.append((f"  {rule}, as trained: mean factor", cells))
     every = _at_first_use(tables["acceptance"])["bin"]
-    beyond = [f"  above {spans[1]}: too few prompts"] if every.max() > ends["bin"].max() else []
+    beyond = [f"  above {spans[1]}: too few prompts"] if max(every) > max(ends["bin"]) else []
     return _columns(lines) + beyond
 
 
