@@ -59,6 +59,8 @@ train --resume maybe -> option resume: Expected a <class 'bool'>. Got value: may
 train --trackers "{{a: 1}}" -> option trackers
 train --rule fspo -> write --rule.OPTION VALUE, as in --rule.preset fspo
 train --rule.name fspo -> did you mean --rule.preset?
+train --optim.lr 1 -> did you mean --optim.learning-rate?
+calibrate none --target .05 -> for 5 % clipped give 0.95
 train --batch "{{prompts: 4, prompts: 8}}" -> 'prompts' stands twice: keep one
 train --batch.prompts .nan -> option batch.prompts: Expected a <class 'int'>. Got value: nan
 train --batch.prompts 2 --batch.minibatches 4 -> minibatches=4 exceeds

@@ -295,10 +295,9 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
     )
     old = lag > 0
-    stale = f"{old.mean():.0%} of the responses were sampled by older weights (up to {lag.max():.0f} updates)"
-    if not exact:
-        stale = f"at least {old.mean():.0%} of the responses were sampled by weights older than the newest seen by then"
-        stale += f" (up to {lag.max():.0f} versions)"
+    than = "older weights" if exact else "weights older than the newest seen by then"
+    stale = f"{old.mean():.0%} {'' if exact else 'or more '}of the responses were sampled by {than}"
+    stale += f" (up to {lag.max():.0f} {'updates' if exact else 'versions'})"
     of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
@@ -306,10 +305,9 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     contradicting = (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)
     severity, text = Severity.WARNING, ""
     since = int(rollout[old].min()) if old.any() else None
+    parts = "; if steps count updates, --columns policy_version=STEP of import parts D from E" * (not exact)
     fix = "write behaviour_version when the response is sampled, and log old log-probs of that version"
-    if imported:
-        fix = "judge and bound D + E (--on behaviour)"
-        fix += "; if steps count updates, --columns policy_version=STEP of import parts D from E" * (not exact)
+    fix = f"judge and bound D + E (--on behaviour){parts}" if imported else fix
     if old.any() and not unmoved and len(S) and not S.any():
         severity = Severity.INFO
         text = f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
@@ -321,6 +319,11 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
             text = f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled"
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
+    elif len(both) and not both.any():
+        text = (
+            f"{stale}, yet D + E is exactly 0 in all of them: old log-probs are the sampler's, and not computed again"
+        )
+        fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
         text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""

@@ -97,7 +97,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 
 def is_state(path: Path) -> bool:
-    """Return whether a file is Hugging Face's file of scalars, also if whoever attached it renamed it a little."""
+    """Return whether a file is Hugging Face's file of scalars, also if it was renamed a little."""
     return path.suffix == ".json" and path.stem.lower().replace("-", "_").find(Path(STATE).stem) >= 0
 
 

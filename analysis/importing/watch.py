@@ -253,7 +253,6 @@ class Watch:
         if not n:
             return None
         squares, ratios, unsure, below = self._sums
-        sum_of_squares = float(squares)
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.of_ends = self._ends / max(float(squares), 1e-300)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
@@ -270,7 +269,7 @@ class Watch:
             sloped = abs(covariance[0, 1] - squares[1]) / max(self._uncertain / uncertain, 1e-12)
         shown = {
             "temperature": apart > SCALED**2 and ((apart > 4 * left and left < 0.2) or sloped > 1.5),
-            "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * max(sum_of_squares, 1e-300),
+            "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * self._sums[0],
             "end": digest.sampler and digest.ends.count >= 3 and digest.of_ends > 0.5 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,

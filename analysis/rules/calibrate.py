@@ -147,6 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on = known_ratio(options.on)
     group = "correction" if on in CORRECTED else "rule"
     rules = options.rules if options.rules is not None else OF_SEQUENCES if on in CORRECTED else COMPARED
+    if options.target < 0.5:
+        raise UserError(f"--target {options.target} is the share that is not clipped: for 5 % clipped give 0.95")
     ranges = calibrate_run(options.run, rules, options.target, on)
     for name in rules:
         fit, found = ranges.get(name), [f"--{group}.preset {name}"]

@@ -35,11 +35,12 @@ def as_trained(acceptance: Frame) -> str:
         ends = _ends(own)
         if ends is not None:
             short, long = ends
+            beyond = "; longer ones are too few" if max(own["bin"]) > long["bin"] else ""
             named = rule if several == 1 else f"{rule} (run {own['run'].iloc[0]}, one of {several})"
             told.append(
                 f"{named} clips "
                 f"{100 - 100 * short['estimate']:.1f} % of the shortest responses ({_span(short)} tokens) "
-                f"and {100 - 100 * long['estimate']:.1f} % of the longest ({_span(long)}{_left_out(own, long)})"
+                f"and {100 - 100 * long['estimate']:.1f} % of the longest ({_span(long)}{beyond})"
             )
     whose = " (A ≠ 0, first epoch)" if (rows["measure"] == "update").all() else ""
     return f"As trained{whose}, {'; '.join(told[:MOST])}." if told else ""
@@ -122,11 +123,6 @@ def _ends(rows: Frame) -> tuple[Any, Any] | None:
     """Return the rows of the first and the last bin with an estimate; None if fewer than two bins have one."""
     known = rows[rows["estimate"].notna()].sort_values("bin")
     return (known.iloc[0], known.iloc[-1]) if len(known) >= 2 else None
-
-
-def _left_out(rows: Frame, last: Any) -> str:
-    """Return "; longer ones are too few" if ``rows`` has bins above that of the row ``last``."""
-    return "; longer ones are too few" if rows["bin"].max() > last["bin"] else ""
 
 
 def _span(row: Any) -> str:

@@ -105,13 +105,14 @@ class CommandParser(ArgumentParser):
         those with the same last part (``preset`` -> ``rule.preset`` and ``correction.preset``), or the most similar
         one."""
         known = [
-            action.option_strings[-1][2:].replace("-", "_")
+            action.option_strings[-1][2:].rstrip("+").replace("-", "_")
             for action in self._actions
             if action.option_strings and not action.option_strings[-1].startswith("--print")
         ]
+        known = [option for option in known if not any(other.startswith(f"{option}.") for other in known)]
         group, _, last = name.rpartition(".")
-        if last == "name" and (preset := f"{group}.preset") in known:
-            return [preset]
+        if (usual := f"{group}.{ {'name': 'preset', 'lr': 'learning_rate'}.get(last) }") in known:
+            return [usual]
         same = [other for other in known if other.rpartition(".")[2] == last]
         return same or get_close_matches(name, known, n=1, cutoff=0.5)
 

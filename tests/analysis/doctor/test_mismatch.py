@@ -195,8 +195,11 @@ def test_lag_that_versions_show_is_named_also_without_the_policys_version():
     assert "It is the policy lag: 0.08" in told.summary  # its square is .06^2 + (.06^2 / 2)^2 1024
     assert "in the 300 responses that older weights sampled" in told.summary
     stale = staleness(rows, corrected=False, imported=True)
-    assert "at least 50% of the responses were sampled by weights older than the newest" in stale.summary
+    assert "50% or more of the responses were sampled by weights older than the newest" in stale.summary
     assert "policy_version=STEP" in stale.fix
+    copied = made | {"behaviour_log_ratio": 0 * x}
+    rows = rows_of(n, **copied, behaviour_version=500.0 + np.arange(n) * 10 // n - old)
+    assert "old log-probs are the sampler's" in staleness(rows, corrected=False, imported=True).summary
     one = rows_of(n, **made, behaviour_version=500.0 + np.arange(n) * 10 // n)
     assert "no versions" in Mismatch.of(one, np.ones(n, bool)).answer().summary
     assert staleness(one, corrected=False).status == "not checked"  # lag to the old weights may be there, unseen
