@@ -217,7 +217,7 @@ def from_metrics(p: Patient) -> dict[str, Answer]:
         answers[check] = clear("the share in the metrics is small", share)
         if share.low > warning:
             severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
-            answers[check] = found(f"{share.value:.1%} {text}", fix, share, severity=severity)
+            answers[check] = found(f"in the last quarter {share.value:.1%} {text}", fix, share, severity=severity)
     return answers
 
 
