@@ -267,14 +267,14 @@ def rises(x: Floats) -> bool:
 
 
 def bend(x: Floats) -> int:
-    """Return the index from which on the values x (N,) rise: of all broken lines that are level up to one value and
-    have a slope after it, and of all steps from one level to another, the one that fits x best begins there."""
+    """Return the index from which on the values x (N,) rise: of all curves that are level up to one value and then rise
+    as a line or its square, and of all steps from one level to another, the one that fits x best begins there."""
     place = np.arange(len(x))
 
     def rest(shape: Floats) -> float:
         fitted = np.stack([np.ones(len(x)), shape], 1)
         return float(np.sum((x - fitted @ np.linalg.lstsq(fitted, x)[0]) ** 2))
 
-    shapes = [(np.maximum(place - k, 0.0), k + 1) for k in range(len(x) - 1)]
+    shapes = [(np.maximum(place - k, 0.0) ** power, k + 1) for k in range(len(x) - 1) for power in (1, 2)]
     shapes += [((place >= k) * 1.0, k) for k in range(1, len(x))]
     return min(shapes, key=lambda one: rest(one[0]))[1]
