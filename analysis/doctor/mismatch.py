@@ -265,11 +265,8 @@ class Mismatch:
 
 def _told(groups: list[str], done: dict[str, list[float]]) -> str:
     """Return what `Mismatch.rivals` found as a sentence; "" if nothing."""
-    plain = {name: name.startswith("the mean") for name in done}
-    told = (
-        f"{name} {', '.join(f'{x:.2f}' if plain[name] else f'{100 * x:.3g}' for x in shares)}{' %' * (not plain[name])}"
-        for name, shares in done.items()
-    )
+    forms = {name: "{:.2f}" if name.startswith("the mean") else "{:.1%}" for name in done}
+    told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
     return f" By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 

@@ -186,22 +186,23 @@ def columns_of(part: Part) -> Chunk:
 
 
 def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """Return a record whose nested objects are replaced by their values, under the names of the object and of the value
-    with ``between`` in the middle; those of a nest of scalars keep their own names."""
+    """Return a record whose nested objects, and lists of objects (prime-rl's tokens), are replaced by their values, by
+    the names of object and value with ``between`` in the middle; those of a nest of scalars keep their own names."""
     out: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
             before = "" if name in NESTS else f"{name}{between}"
             out |= {before + inner: x for inner, x in dissolved(value, between).items()}
+        elif isinstance(value, list) and value and isinstance(value[0], dict) and "logprob" not in value[0]:
+            out |= {f"{name}{between}{inner}": [one.get(inner) for one in value] for inner in value[0]}
         else:
             out[name] = value
     return out
 
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a record: one, or as many as each of its lists has values, if some of these are lists.
-
-    NeMo-RL writes lists of one, and others a batch in one line."""
+    """Return the rows of a record: one, or as many as each of its lists has values, if some of these are lists
+    (NeMo-RL writes lists of one, others a batch in a line)."""
     lists = {name: value for name, value in record.items() if isinstance(value, list) and "." not in name}
     sizes = {len(value) for value in lists.values()}
     batch = any(all(isinstance(v, list) for v in value) and unpacked([value])[0] is value for value in lists.values())

@@ -73,7 +73,7 @@ def test_what_rivals_cut_is_told_for_the_shortest_and_the_longest_responses():
     told = Mismatch.of(rows_of(200, length=L, behaviour_log_ratio=noise), np.ones(200, bool)).answer()
     assert "(no versions: lag may be in it)" in told.summary or told.status == "clear"
     assert "By length (16 to 31 tokens; 1024 to 2047 tokens; all):" in told.summary
-    assert "; the product mask (mis) masks 0, 0, 0 %;" in told.summary
+    assert "; the product mask (mis) masks 0.0%, 0.0%, 0.0%;" in told.summary
 
 
 def test_a_temperature_is_no_token_more_where_only_sums_are_known():
@@ -223,7 +223,7 @@ def test_a_mask_in_use_that_only_its_weights_show_is_told_by_length():
     made = {"length": L, "engine_log_ratio": E, "behaviour_log_ratio": E, "engine_k3_sum": 0.02**2 / 2 * L}
     answer = Mismatch.of(rows_of(800, **made, correction_weight=weight), np.ones(800, bool)).answer()
     assert answer.severity == Severity.WARNING
-    assert "the correction in use removes 0, 75, 37.5 %" in answer.summary
+    assert "the correction in use removes 0.0%, 75.0%, 37.5%" in answer.summary
 
 
 def test_an_s_of_0_that_hides_older_versions_is_told():

@@ -138,6 +138,13 @@ def test_openrlhfs_new_and_old_log_probs_and_its_epochs(tmp_path):
     assert log.column("times_used").tolist() == [0, 1]
 
 
+def test_tokens_that_are_objects_of_several_numbers(tmp_path):
+    tokens = [{"trainer_logprob": -1.0 - i, "inference_logprob": -1.5 - i, "loss_mask": i > 0} for i in range(3)]
+    _, log = taken(tmp_path, [{"step": 0, "tokens": tokens}])
+    assert log.column("length").tolist() == [2]
+    assert log.column("behaviour_log_ratio") == pytest.approx([1.0])
+
+
 def test_a_renamed_state_of_a_hugging_face_trainer_is_read(tmp_path):
     state = {"log_history": [{"step": i, "reward": 0.1 * i} for i in (1, 2)]}
     (tmp_path / "trl-trainer-state (1).json").write_text(json.dumps(state))
