@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.doctor import band, batch, ratios
+from analysis.doctor import band, batch, issues, ratios
 from analysis.doctor.coincidences import ON_ROWS, length_pile
 from analysis.doctor.first_epoch import FirstEpoch, by_rewards
-from analysis.doctor.issues import Diagnosis, not_checked
-from analysis.doctor.issues import found as issue
+from analysis.doctor.issues import Diagnosis
 from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.doctor.patient import KEPT, READ, Kept, Patient, Rows, columns_of, metrics_of
 from analysis.doctor.recomputed import estimator, of_columns, succession
@@ -25,7 +24,7 @@ from fspo.base.errors import UserError
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths
 from fspo.gradlog.run_folder import saved_config
-from fspo.gradlog.schema import NOTICED, RATIO_COLUMNS
+from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import PRESETS, Rule
 
 ON_KEPT_ROWS = {
@@ -71,7 +70,6 @@ class Doctor:
     correction: Rule | None
     config: Mapping[str, Any]
     aggregation: str | None = None  # how the loss was averaged
-    noticed: tuple[str, ...] = ()  # what is wrong with the log-probabilities of an imported table, by its header
     notes: list[str] = field(default_factory=list)
     read_files: set[str] = field(default_factory=set)
     scalars: bool = False  # whether metrics.jsonl held a number at the last call of diagnosis
@@ -94,8 +92,7 @@ class Doctor:
         config, named = saved_config(path), metadata.get("aggregation")
         aggregation = named if isinstance(named, str) else _of_preset(config, "aggregation")
         rule, correction = (_rule(metadata, name) for name in ("rule", "correction"))
-        kept, noticed = Kept("imported_from" in metadata, most=most), tuple(metadata.get(NOTICED, ()))
-        return Doctor(path, kept, rule, correction, config, aggregation, noticed)
+        return Doctor(path, Kept("imported_from" in metadata, most=most), rule, correction, config, aggregation)
 
     def read(self) -> None:
         """Read the log's files that were not read before, and add their rows."""
@@ -151,10 +148,9 @@ class Doctor:
             "mismatch": mismatch.answer(self.correction, same=_one_program(self.config), tokens=tokens),
             "staleness": staleness(rows, self.correction is not None, imported=imported),
         }
-        for what in self.noticed:
-            if "mean over tokens" in what:
-                found["mismatch"] = not_checked(what)
-                found["sums"] = issue(f"{what}, so no statement on a ratio holds", SUMS_WANTED)
+        if tokens is not None and tokens.means:
+            found["mismatch"] = issues.not_checked(tokens.means)
+            found["sums"] = issues.found(f"{tokens.means}, so no statement on a ratio holds", SUMS_WANTED)
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
         found |= {} if self.kept.rows else from_metrics(patient)
         answers = tuple(replace(answer, id=name) for name, answer in found.items())

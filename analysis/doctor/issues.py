@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
@@ -167,8 +166,7 @@ class Diagnosis:
         out += [f"  note: {note}" for note in self.notes]
         issues, shown = self.issues, len(self.issues) if verbose else SHOWN
         for answer in issues[:shown]:
-            told = answer.since is None or re.search(r"(rollout|step) \d+ on", answer.summary)
-            since = "" if told else f" (from rollout {answer.since} on)"
+            since = "" if answer.since is None else f" (from rollout {answer.since} on)"
             label = (answer.severity or Severity.INFO).label.upper()
             out.append(f"  {label} {answer.id}: {answer.summary}{since}")
             out += [f"    {evidence}" for evidence in (*answer.evidence, f"fix: {answer.fix}")]

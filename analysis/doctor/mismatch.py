@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,18 +35,27 @@ STALE = 0.2
 RISE = 2.0
 """The mismatch grows if its size in the last quarter of rollouts is more than this many times its size in the first."""
 SAMPLER = "the sampler's log-probs"
+CAPPED = "the mean of a product weight capped at 2 is"
 PRODUCT = "the product mask (mis) masks"
 RIVALS = {
-    "the mean of a product weight capped at 2 is": Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
+    CAPPED: Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
     PRODUCT: CORRECTIONS["mis"],
     "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
 }
 """Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
 USED = "the correction in use removes"
-LAG = "it is the policy lag"
 LEFT_OUT = ("placeholder", "mask")
 """Causes whose tokens the import leaves out, so that the others tell what is wrong besides."""
+
+
+class Cause(NamedTuple):
+    """What a mismatch shows, its fix, since which rollout, and what is said if it is ``small`` ("": it is a defect)."""
+
+    what: str
+    fix: str
+    since: int | None = None
+    small: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,15 +133,17 @@ class Mismatch:
         if line.n < MIN_ROWS and not named:
             return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
         x = "E" if self.of_E else "D + E"
-        what, fix, since, noise = self._cause(same) if line.n else ("", "", None, False)
+        shown = self._cause(same) if line.n else Cause("", "")
         places = tokens.places() if tokens is not None and tokens.sampler else ""
         if named:
             cause, cure = CAUSES[named]
-            rest = what if named in LEFT_OUT else ""
-            fix, since = (f"{cure}; {fix}", since) if rest and not noise else (cure, line.since() if line.n else None)
-            what, noise = cause + places + f"; without these tokens: {rest}" * bool(rest), False
+            rest = f"; without these tokens: {shown.what}" if named in LEFT_OUT and shown.what else ""
+            defect = rest and not shown.small
+            since = shown.since if defect else line.since() if line.n else None
+            shown = Cause(cause + places + rest, f"{cure}; {shown.fix}" if defect else cure, since)
         elif carried := line.carried():
-            what, fix, since, noise = carried + places, LOOK, int(line.rollout[line.carriers].min()), False
+            shown = Cause(carried + places, LOOK, int(line.rollout[line.carriers].min()))
+        what, fix, since, small = shown
         groups, done = self.rivals(correction) if line.n else ([], {})
         mean, low, high = self.weight.interval()
         growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
@@ -144,25 +156,23 @@ class Mismatch:
         if taken > MOST:
             what += f"; the correction in use removes {taken:.0%} of some lengths"
             fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
-        rivals = _told(groups, done if noise or line.carried() or taken > MOST else {})
-        if noise and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
+        rivals = _told(groups, done if small or line.carried() or taken > MOST else {})
+        if small and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
             if line.rms <= FLOAT32:
                 return clear("sampler and trainer agree up to rounding", *evidence)
-            told = what if what.startswith(LAG) else "sampler and trainer differ as programs of another precision do"
-            return clear(f"{told}.{rivals}", *evidence)
-        if noise or line.carried():
+            return clear(f"{small}{rivals}", *evidence)
+        if small or line.carried():
             fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
         size = f"{x} of sampler and trainer has a spread of {each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
         size = size if line.n else f"no response has a log-ratio {x}"
         size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
-        if not self.of_E and noise and not np.isfinite(self.lag).any():
+        if not self.of_E and small and not np.isfinite(self.lag).any():
             size += " (no versions: lag may be in it)"
-        severity = Severity.INFO if noise and taken <= MOST else Severity.WARNING
-        rivals = f".{rivals}" if rivals else ""
+        severity = Severity.INFO if small and taken <= MOST else Severity.WARNING
         return found(f"{size}. {what[:1].upper()}{what[1:]}{rivals}", fix, *evidence, since=since, severity=severity)
 
-    def _cause(self, same: bool) -> tuple[str, str, int | None, bool]:
-        """Return what the responses' x shows, its fix, the rollout since when, and whether it is noise or lag."""
+    def _cause(self, same: bool) -> Cause:
+        """Return what x shows in the responses, whatever the import noticed about tokens."""
         line = self.line
         rise, last = line.rise()
         if broken := self._broken():
@@ -171,28 +181,27 @@ class Mismatch:
                 "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
                 "included), sum both over the same tokens, and compare weights and versions"
             )
-            return what, fix, min(since for since in (broken[1], line.since()) if since is not None), False
+            return Cause(what, fix, min(since for since in (broken[1], line.since()) if since is not None))
         if line.systematic():
             fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
-            return f"it is small, and not noise alone: {line.cause(SAMPLER)}", fix, line.since(), False
+            return Cause(f"it is small, and not noise alone: {line.cause(SAMPLER)}", fix, line.since())
         if same and line.rms > FLOAT32:
             what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
-            fix = "compare temperature, weights' version and precision of sampler and trainer"
-            return what, fix, line.since(), False
+            return Cause(what, "compare temperature, weights' version and precision of both", line.since())
         if not self.of_E and (of_lag := self._of_lag()):
-            fix = "sample with newer weights, or bound D + E; nothing is wrong with the tokens"
-            return of_lag, fix, None, True
+            return Cause(
+                of_lag, "sample with newer weights, or bound D + E; nothing is wrong with the tokens", small=of_lag
+            )
         if rise > RISE and last > LARGE / 4:
-            began = line.began()
-            what = f"from about rollout {began} on it rises, {rise:.1f} times: the sampler leaves the trainer"
+            what = f"it rises over the run, {rise:.1f} times (its begin is an estimate): the sampler leaves the trainer"
             fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
-            return what, fix, began, False
+            return Cause(what, fix, line.began())
         what = "noise: its mean is -E[k3], as of two distributions of which one drew"
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:
             what += ", but larger than bfloat16 makes it: coarser numbers (fp8, int8) or other weights sampled"
             fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
-        return what, fix, None, True
+        return Cause(what, fix, small="sampler and trainer differ as programs of another precision do")
 
     def _of_lag(self) -> str:
         """Say how much larger x is where older weights sampled, if it is; else return ""."""
@@ -203,7 +212,7 @@ class Mismatch:
             return ""
         sizes = [math.sqrt(size.mean()) for size in (new, old)]
         return (
-            f"{LAG}: {sizes[1]:.2g} nats a root token in the {len(old)} responses that older weights "
+            f"it is the policy lag: {sizes[1]:.2g} nats a root token in the {len(old)} responses that older weights "
             f"sampled, {sizes[0]:.2g} in the {len(new)} of the newest weights"
         )
 
@@ -264,10 +273,10 @@ class Mismatch:
 
 
 def _told(groups: list[str], done: dict[str, list[float]]) -> str:
-    """Return what `Mismatch.rivals` found as a sentence; "" if nothing."""
-    forms = {name: "{:.2f}" if name.startswith("the mean") else "{:.1%}" for name in done}
+    """Return what `Mismatch.rivals` found as a sentence after a full stop; "" if nothing."""
+    forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
     told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
-    return f" By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
+    return f". By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:

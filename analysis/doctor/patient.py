@@ -71,7 +71,7 @@ class Rows:
         return len(self.columns["log_ratio"]) if self.which is None else len(self.which)
 
     def take(self, which: NDArray[Any]) -> Rows:
-        """Return the rows that a mask (N,), or an array of indices, selects."""
+        """Return the rows that ``which`` selects: a mask (N,), or an array of indices."""
         index = np.flatnonzero(which)
         return Rows(self.columns, index if self.which is None else self.which[index])
 

@@ -133,12 +133,12 @@ def mismatch_trend(p: Patient) -> Answer:
         before, after = (x[:at].mean(), x[at:].mean()) if at else (x[:quarter].mean(), x[-quarter:].mean())
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
-        begin = float(values[at or bend(x), 0])
-        before = x[: at or bend(x)].mean()
+        first = at or bend(x)
+        begin, before = float(values[first, 0]), x[:first].mean()
         evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
         step = dict(p.metrics.get("step", [])).get(begin, begin)
-        text = f"from {'' if at else 'about '}step {step:.0f} on " * math.isfinite(step)
-        text += f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
+        text += f", {'at' if at else 'beginning about'} step {step:.0f}" * math.isfinite(step)
         for other, weights in _series(p, WEIGHT).items():
             full, left = (
                 float(np.median(part[:, 1])) for part in (weights[: at or quarter], weights[at or -quarter :])

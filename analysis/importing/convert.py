@@ -163,7 +163,7 @@ class Converter:
             if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
                 what = f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums"
                 report.note(f"{what}: give the mean times the length, or a list with a number for each token")
-                report.means = report.means or what
+                self.watch.digest.means = what
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
         rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers + 1  # the row's number

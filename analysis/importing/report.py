@@ -31,7 +31,6 @@ class Report:
     not_stored: Counter[str] = field(default_factory=Counter)  # metric -> number of its values that are not finite
     notes: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
-    means: str = ""  # that a column holds means over tokens, where sums are wanted
     undecided: list[str] = field(default_factory=list)  # columns of log-probabilities of unknown policies
     digest: TokenDigest | None = None
     damage: list[str] = field(default_factory=list)  # one line for each file that could not be read completely

@@ -90,9 +90,8 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
         if made:
             report.derived["advantage"] = f"{report.columns['reward']} within groups, as {convert.estimator} makes them"
     report.digest = convert.watch.finished()
-    cause = report.digest.cause if report.digest else ""
-    if noticed := [*filter(None, (report.means, CAUSES[cause][0] if cause else ""))]:
-        metadata[NOTICED] = noticed
+    if seen := report.digest:
+        metadata[NOTICED] = [*filter(None, (seen.means, CAUSES[seen.cause][0] if seen.cause else ""))]
     writer = GradLogWriter(run, metadata=metadata, user_columns=user)
     for rollout, rows in frame.groupby("rollout"):
         writer.append(typed_columns(rows))

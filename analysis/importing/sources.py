@@ -98,7 +98,7 @@ def _order(path: Path) -> tuple[tuple[int, Any], ...]:
 
 def is_state(path: Path) -> bool:
     """Return whether a file is Hugging Face's file of scalars, also if it was renamed a little."""
-    return path.suffix == ".json" and path.stem.lower().replace("-", "_").find(Path(STATE).stem) >= 0
+    return path.suffix == ".json" and Path(STATE).stem in path.stem.lower().replace("-", "_")
 
 
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:

@@ -15,8 +15,9 @@ from fspo.gradlog.run_folder import IMPORT
 
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
 """Log-probability below which a token is uncertain; share of d < 0 at such tokens above which a nucleus explains it."""
-SCALED = 0.03
-"""Logarithm of a temperature's ratio from which on it is named, if it is twice what noise leaves unexplained."""
+SCALED, SLOPED = 0.03, 1.2
+"""A temperature is named if, at uncertain tokens, the size of its ratio's logarithm is above the first, and that of the
+covariance of d with the sampler's log-probability above the second times E[d^2]."""
 PAIRS = (("old", "sampler"), ("new", "sampler"), ("new", "old"))
 """Columns of log-probabilities that are compared, the first less the second: the first pair that a table has."""
 LARGE_ERROR = 2.0  # mean exp(|d|) of a response above which an import names it
@@ -100,7 +101,8 @@ class TokenDigest:
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
     # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
-    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at uncertain tokens with two neighbours.
+    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at uncertain tokens with two neighbours
+    # of the responses in ``shifted``.
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
     zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not
@@ -113,6 +115,7 @@ class TokenDigest:
     ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
     shifted: Noticed = field(default_factory=Noticed)  # tokens of responses whose columns agree if one is moved by one
     of_ends: float = 0.0  # share of the sum of d^2 that lies at last tokens
+    means: str = ""  # says of a column of a table of sums that it holds means over tokens
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
 
     def places(self) -> str:
@@ -185,7 +188,7 @@ class Watch:
         self._uncertain = 0.0  # sum of d^2 at uncertain tokens
         self._ends = 0.0  # sum of d^2 at the last tokens of responses
         self._shifted = 0.0  # and in the responses that look shifted by a token
-        self._shifts = np.zeros(4)  # sums of squares at shifts -1, 0, 1, and the number of tokens in each
+        self._shifts = np.zeros(4)  # of shifted responses: sums of squares at shifts -1, 0, 1, and number of tokens
         self._errors: list[Floats] = []
 
     def look(self, found: dict[str, Floats], row: Ints, ids: Callable[[int], Ids], names: Mapping[str, str]) -> Mask:
@@ -240,35 +243,34 @@ class Watch:
         self._moments += uncertain @ uncertain.T
         inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
         apart = [(base[inner + shift] - against[inner]) ** 2 for shift in (-1, 0, 1)]
-        self._shifts += [*map(np.sum, apart), len(inner)]
         before, here, after = (np.bincount(row[inner], part, row[-1] + 1) for part in apart)
         tokens = np.bincount(row[inner], minlength=row[-1] + 1)
         shifted = (tokens >= 10) & (here > 0.01 * tokens) & (4 * np.minimum(before, after) < here)
+        self._shifts += [float(part[shifted].sum()) for part in (before, here, after, tokens)]
         digest.shifted.add(d[shifted[row]], row[shifted[row]], ids)
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])
 
     def finished(self) -> TokenDigest | None:
-        """Return the digest; None if the table has no tokens with two log-probabilities."""
+        """Return the digest; None if the table has no tokens with two log-probabilities, and no means of them."""
         digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
-            return None
+            return digest if digest.means else None
         squares, ratios, unsure, below = self._sums
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.of_ends = self._ends / max(float(squares), 1e-300)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
         before, aligned, after = map(float, np.sqrt(self._shifts[:3] / max(self._shifts[3], 1)))
         digest.shifts = {"-1": before, "0": aligned, "1": after}
-        apart, left, sloped = 0.0, 1.0, 0.0
+        sloped = 0.0
         if (uncertain := self._moments[0, 0]) >= 100:
             mean = self._moments / uncertain
             covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
             squares = np.maximum(np.diag(covariance), 1e-12)
             digest.temperature = float(np.sqrt(squares[0] / squares[1]))
-            apart, left = np.log(digest.temperature) ** 2, 1 - covariance[0, 1] ** 2 / squares[0] / squares[1]
-            # Noise of the sampler gives d a covariance of -E[d^2] with its log-prob; another temperature gives more.
+            # Noise in one column gives d a covariance with it of E[d^2] at most, and another temperature gives more.
             sloped = abs(covariance[0, 1] - squares[1]) / max(self._uncertain / uncertain, 1e-12)
         shown = {
-            "temperature": apart > SCALED**2 and ((apart > 4 * left and left < 0.2) or sloped > 1.5),
+            "temperature": abs(np.log(digest.temperature)) > SCALED and sloped > SLOPED,
             "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * self._sums[0],
             "end": digest.sampler and digest.ends.count >= 3 and digest.of_ends > 0.5 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),

@@ -141,8 +141,8 @@ def in_order(step: Ints, response: Ints) -> Ints | slice:
 
 
 def numbered(*keys: Ints) -> Ints:
-    """Number the different rows of the columns ``keys`` (integers (N,)) without gaps, in sorted order; return each
-    row's number (N,)."""
+    """Return a number for each row (N,) of the columns ``keys``: equal rows get one number, and the different rows are
+    numbered 0, 1, 2, ... in sorted order."""
     code = _combined(keys)
     if code is None:
         return np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -162,7 +162,7 @@ class Part:
         return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
 
     def by_group(self, at: Ints | slice, values: Floats) -> Floats:
-        """Return the sums of ``values`` by group of clusters, (G,), over the rows with the indices ``at``."""
+        """Return the sum of ``values`` (n,), those of the rows ``at``, in each group of clusters (G,)."""
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:

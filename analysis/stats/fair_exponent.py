@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import optimize
 
 from analysis.log.rows import Floats, Ints, Rows, windows
 from analysis.options import Options
@@ -93,12 +94,8 @@ def fair_exponent(X: Floats, L: Floats, share: float, window: Ints) -> float:
         return float("nan")
     if not least < 0 < most:
         return -math.inf if least >= 0 else math.inf
-    found, width, slope = -WIDEST, 2 * WIDEST, least
-    while slope and width >= 1e-3:  # bisection; importing that of scipy.optimize would take longer
-        width /= 2
-        found += width if slope < 0 else -width
-        slope = trend(X, L, share, found, parts)
-    return found
+    found: Any = optimize.bisect(lambda gamma: trend(X, L, share, gamma, parts), -WIDEST, WIDEST, xtol=1e-3)
+    return float(found)
 
 
 def fair_exponents(

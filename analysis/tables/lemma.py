@@ -165,8 +165,8 @@ class LemmaTable:
 
 
 def filled(rows: Sequence[LemmaRow], strata: StrataSums, at: Ints) -> Iterator[LemmaRow]:
-    """Yield each of ``rows``, one for each of B rules, with the cosine, its bound and the parts of the error (T7, T8)
-    on the updates ``at`` (indices) filled in. If the numbers of a rule cannot be computed, its row gets the reason."""
+    """Fill the cosine, its bound and the parts of the error (T7, T8) on the updates ``at`` (indices) into ``rows``, one
+    for each of B rules, and yield them. If the numbers of a rule cannot be computed, its row gets the reason."""
     # ``through`` is the clipped gradient summed by bin less the clipped gradient summed without bins: a rounding error.
     # Its norm is divided by a_bar ||g||, as in T8, because the weight acceptance a_bar can reach 1e9 and rounding
     # errors grow with a_bar.

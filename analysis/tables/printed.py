@@ -78,9 +78,9 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     """Return a line for each of several runs, by name: the clip rates of the rule that trained it, of all lengths and
     of two bins, and their slope.
 
-    The two bins are the first and the last in which the clip rate of every run that clips is known."""
+    The two bins are the first and the last in which the clip rate of every run whose rule is known is known."""
     known = {name: _first_epoch(tables) for name, tables in analyses.items()}
-    own = {name: rates for name, (all_rates, *_) in known.items() for _, rates in _of(_clipping(all_rates), "trained")}
+    own = {name: rates for name, (all_rates, *_) in known.items() for _, rates in _of(all_rates, "trained")}
     bins = set[int].intersection(*(set(rates["bin"]) - {-1} for rates in own.values())) if own else set()
     done = f"who is {'masked' if on in CORRECTED else 'clipped'} as trained"
     if len(bins) < 2:
@@ -90,7 +90,7 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     spans = [_span(low, high, partition) for low, high in ends[["bin_lo", "bin_hi"]].to_numpy()]
     lines = [_head(done, first, spans, partition)]
     for name, (_, slopes, _) in known.items():
-        cells = _rates(own[name], slopes, ends["bin"]) if name in own else [*["0.0 %"] * 3, "-", "-"]
+        cells = _rates(own[name], slopes, ends["bin"]) if name in own else ["-"] * 5
         lines.append((f"  {name}", cells))
     return _columns(lines)
 
@@ -186,7 +186,7 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the rules to print, each with its label and its rows of ``rates``, one for each bin: first the one that
     trained, then those at an equal clip rate, from the lowest one on; corrections also at their default ranges."""
     word = "masked" if on in CORRECTED else "clipped"
-    told = _clipping(rates)
+    told = rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
     yield from ((f"{rule}, as trained", rows) for rule, rows in _of(told, "trained"))
     told = told.loc[told["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)]  # criteria of others: in the table
     if on in CORRECTED:
@@ -195,10 +195,6 @@ def _rules(rates: pd.DataFrame, on: str) -> Iterator[tuple[str, pd.DataFrame]]:
     for target in sorted(matched["target"].unique(), reverse=True):
         of_target = matched.loc[matched["target"] == target]
         yield from ((f"{rule}, {_clipped(target)} {word}", rows) for rule, rows in _of(of_target, "matched"))
-
-
-def _clipping(rates: pd.DataFrame) -> pd.DataFrame:
-    return rates.loc[(rates["rule"] != "none") & (rates["rule"] != "random")]
 
 
 def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -139,8 +139,8 @@ def clip_columns(
 def mismatch_columns(
     s: Float64[Tensor, "B T"], mask: Bool[Tensor, "B T"], mismatch: Mismatch | None
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return the fields of `Records`, by name, that describe the mismatch between sampler and trainer; none if it is
-    unknown. ``s`` are the token log-ratios of the update, nats.
+    """Return the fields of `Records`, by name, that describe the mismatch between sampler and trainer; no field if
+    ``mismatch`` is None. ``s`` are the token log-ratios of the update, nats.
 
     For each known ratio (engine E, behaviour D + E) these are the response's log-ratio, and its sums over tokens of k3
     and of the squared token log-ratio; of D + E the largest k2 = x^2/2 and k3 of a token x too. Of S + D + E they are

@@ -37,10 +37,10 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 
 
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
-    """Test in exact fractions that of all numbers a >= 0 the one of T8, a* = max(0, <c, g>)/|g|^2, alone makes the
-    length of c - a g least, for up to 200 pairs of vectors c and g of three small whole numbers. Compared are all a =
-    k/|g|^2, k = 0, 1, ..., among which a* is. Falsified by x, the test multiplies a* by 1 + x. Near misses:
-    ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2."""
+    """Test in exact fractions that T8's number a* = max(0, <c, g>)/|g|^2 is the only a >= 0 at which the vector c - a g
+    is shortest, for up to 200 pairs of vectors c and g of three small whole numbers. The test compares all a = k/|g|^2
+    with k = 0, 1, ..., one of which is a*. Falsified by x, it multiplies a* by 1 + x. Near misses: ``negative`` allows
+    a* < 0, ``by_clipped`` divides by |c|^2."""
     cases = []
     for c, g in rng.integers(-3, 4, (200, 2, 3)):
         along, size, of_c = int(c @ g), int(g @ g), int(c @ c)

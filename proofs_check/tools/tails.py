@@ -99,8 +99,8 @@ class Mixture(NamedTuple):
 
 
 class FarTail(NamedTuple):
-    """A distribution F far out: ``log_z(y)`` is the log of the x at which -log(1 - F(x)) = y; 1 - F falls like x^-k
-    (``k`` infinity if faster than any power). ``steps`` are numbers n at which the limit is looked at, y about n^2."""
+    """The far tail 1 - F of a distribution function F, which falls like x^-k (``k`` infinite: faster than any power).
+    ``log_z(y)`` is log x at the x where 1 - F(x) = e^-y; a test looks at y about n^2 for the numbers n in ``steps``."""
 
     log_z: Callable[[Any], Any]
     k: float

@@ -138,7 +138,7 @@ def test_a_mismatch_that_rises_over_the_run_is_a_warning(rises, from_on):
     size = 0.03 * (1 + (rises == 1) * 2 * at / 9) + 0.06 * (rises == 2) * (at >= 5)
     E = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
     found = engine(E, L, size**2 / 2 * L)
-    assert ("it rises" in said(found)) == (rises == 1.0)
+    assert ("rises over the run" in said(found)) == (rises == 1.0)
     if rises == 1.0:
         assert found["mismatch"].severity == Severity.WARNING
 
@@ -151,7 +151,7 @@ def test_a_rise_begins_where_it_begins():
     E = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
     rows = rows_of(n, length=L, rollout=at, engine_log_ratio=E, engine_k3_sum=size**2 / 2 * L, behaviour_log_ratio=E)
     found = Mismatch.of(rows, np.ones(n, bool)).answer()
-    assert f"rom about rollout {found.since} on it rises" in found.summary
+    assert "rises over the run" in found.summary
     assert abs(found.since - 20) <= 2
 
 
@@ -176,7 +176,7 @@ def test_what_is_wrong_besides_tokens_that_are_left_out_is_told():
     digest = TokenDigest(cause="mask", zeros=Noticed(count=5, responses=5, largest=-9.0, row={"row": 17}))
     sound, hot = (engine(x, L, 0.02**2 / 2 * L, tokens=digest)["mismatch"] for x in (noise, noise + 0.02 * L))
     assert "without these tokens: noise" in sound.summary
-    assert "without these tokens: " in hot.summary
+    assert "nothing is wrong" not in sound.fix  # noise beside a defect asks for nothing
     assert "another temperature" in hot.summary
     assert "processed log-probabilities" in hot.fix
 

@@ -53,3 +53,13 @@ def plain_rows(number):
         {"step": i // 8, "S": float(rng.normal()), "L": int(rng.integers(1, 99)), "A": float(rng.normal())}
         for i in range(number)
     ]
+
+
+def records(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def taken(tmp_path, rows, name="t.jsonl", **columns):
+    report = import_run(records(tmp_path / name, rows), tmp_path / "run", ImportOptions(columns=columns))
+    return report, read_log(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Files as trainers of the field write them: their shapes, the roles of their columns, and what their tokens show."""
+"""Files as trainers of the field write them: their shapes, and the roles of their columns."""
 
 import json
 
@@ -8,23 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.doctor.examine import examine
 from analysis.importing.run import ImportOptions, import_run
-from analysis.importing.watch import digest_of, placeholders
-from analysis.log.loading import load_run
 from fspo.base.errors import UserError
 from fspo.gradlog import read_log
-from tests.analysis.importing.made import imported, scalars, write
-
-
-def records(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def taken(tmp_path, rows, name="t.jsonl", **columns):
-    report = import_run(records(tmp_path / name, rows), tmp_path / "run", ImportOptions(columns=columns))
-    return report, read_log(tmp_path / "run")
+from tests.analysis.importing.made import imported, records, scalars, taken, write
 
 
 def test_lists_of_one_and_a_step_in_the_files_name(tmp_path):
@@ -63,72 +50,6 @@ def test_a_reason_to_end_in_words_says_what_the_token_limit_cut(tmp_path, name):
     assert report.columns["truncated"] == name
     assert report.columns["prompt_id"] == "qid"
     assert log.column("truncated").tolist() == [0, 1, 0, 1, 0, 1, 0]
-
-
-def test_a_placeholder_in_the_old_log_probabilities_reaches_the_doctor(tmp_path):
-    rng = np.random.default_rng(0)
-    rows = [
-        {"step": i // 16, "prompt": i // 4, "reward": i % 2, "old_logprobs": old.tolist(), "new_logprobs": new.tolist()}
-        for i, (old, new) in enumerate(-rng.exponential(1, (64, 2, 20)))
-    ]
-    rows[5]["old_logprobs"][3] = -9999.0
-    taken(tmp_path, rows)
-    answer = next(a for a in examine(tmp_path / "run").issues if a.id == "not_finite")
-    assert (
-        "a placeholder stands for them (placeholders: 1 tokens of 1 responses, largest -1e+04 at row 6"
-        in answer.summary
-    )
-
-
-def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_so(tmp_path):
-    """Noise of .01; one response in eight was cut off, and its last token is 12 nats off."""
-    rng, rows = np.random.default_rng(3), []
-    for i in range(160):
-        old = -rng.exponential(1.0, 40)
-        sampler = old + 0.01 * rng.standard_normal(40)
-        sampler[-1] = -0.1 if i % 8 == 0 else sampler[-1]
-        old[-1] = -12.1 if i % 8 == 0 else old[-1]
-        ids = {"step": i // 40, "prompt": i // 8, "reward": i % 2, "finish_reason": ["stop", "length"][i % 8 == 0]}
-        rows.append(ids | {"old_logprobs": old.tolist(), "sampler_logprobs": np.minimum(sampler, 0).tolist()})
-    report, _ = taken(tmp_path, rows)
-    assert report.digest.cause == "end"
-    assert report.digest.ends.responses == 20
-    answer = next(a for a in examine(tmp_path / "run").issues if a.id == "mismatch")
-    assert "The last token of responses carries it" in answer.summary
-    assert "20 tokens of 20 responses" in answer.summary
-    noticed = load_run(tmp_path / "run", on="behaviour").notes.warnings
-    assert any("the import noticed: the last token of responses carries it" in line for line in noticed)
-
-
-def test_some_responses_that_are_shifted_are_told_apart_from_sound_ones(tmp_path):
-    rng, rows = np.random.default_rng(5), []
-    for i in range(80):
-        old = -rng.exponential(1.0, 60)
-        sampler = np.roll(old, 1) if i % 4 == 1 else old + 0.01 * rng.standard_normal(60)
-        ids = {"step": i // 20, "rank": i % 4, "prompt": i // 8, "reward": i % 2}
-        rows.append(ids | {"old_logprobs": old.tolist(), "sampler_logprobs": np.minimum(sampler, 0).tolist()})
-    report, _ = taken(tmp_path, rows)
-    assert report.digest.cause == "shift"
-    assert report.digest.shifted.responses == 20
-    assert report.digest.shifted.row["rank"] == 1
-
-
-def test_a_sampler_at_another_temperature_shows_by_the_slope_where_its_log_probs_are_processed(tmp_path):
-    """Tokens are drawn from softmax(z / .7) of ten logits z, whose log-probs are known of both temperatures."""
-    rng, rows = np.random.default_rng(6), []
-    for i in range(40):
-        z = 1.5 * rng.standard_normal((60, 10))
-        logp, hot = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (z, z / 0.7))
-        at = np.array([rng.choice(10, p=np.exp(row)) for row in hot])
-        of = {"old_logprobs": logp, "sampler_logprobs": hot}
-        ids = {"step": i // 20, "prompt": i // 8, "reward": i % 2}
-        rows.append(ids | {name: x[np.arange(60), at].tolist() for name, x in of.items()})
-    assert taken(tmp_path, rows)[0].digest.cause == "temperature"
-    noise = 0.15 * rng.standard_normal((40, 60))
-    for row, e in zip(rows, noise, strict=True):
-        row["sampler_logprobs"] = np.minimum(np.array(row["old_logprobs"]) + e, 0).tolist()
-    (tmp_path / "noise").mkdir()
-    assert taken(tmp_path / "noise", rows)[0].digest.cause == ""
 
 
 def test_openrlhfs_new_and_old_log_probs_and_its_epochs(tmp_path):
@@ -343,172 +264,6 @@ def test_a_dump_without_log_probs_says_so(tmp_path):
     assert log.column("behaviour_version_last").tolist() == [3, 3]
     assert any("no log-probabilities, so no ratio can be made" in note for note in report.notes)
     assert report.lines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
-
-
-def pairs(noise=0.01, responses=40, length=30, seed=0):
-    """Old and sampler's log-probs of tokens (responses, length), which differ by noise alone; a third are uncertain."""
-    rng = np.random.default_rng(seed)
-    sampler = -np.where(rng.random((responses, length)) < 0.35, rng.exponential(1.0, (responses, length)) + 0.3, 0.0)
-    sampler -= rng.exponential(0.02, sampler.shape) + 1e-4
-    return np.minimum(sampler + noise * rng.standard_normal(sampler.shape), -1e-6), sampler
-
-
-def noticed(tmp_path, old, sampler):
-    rows = [
-        {"step": 2, "uid": f"u{i}", "old_log_probs": list(o), "rollout_log_probs": list(s)}
-        for i, (o, s) in enumerate(zip(old, sampler, strict=True))
-    ]
-    report, log = taken(tmp_path, rows)
-    found = digest_of(tmp_path / "run")
-    assert found == report.digest
-    return found, " ".join(report.notes), log
-
-
-def test_noise_alone_has_no_cause(tmp_path):
-    found, notes, _ = noticed(tmp_path, *pairs())
-    assert (found.tokens, found.responses, found.cause) == (1200, 40, "")
-    assert found.rms == pytest.approx(0.01, rel=0.1)
-    counts = [one.count for one in (found.placeholder, found.zeros, found.confident, found.overflow, found.above_zero)]
-    assert counts == [0] * 5
-    assert "left out" not in notes
-    assert "mask them" not in notes
-
-
-@pytest.mark.parametrize(("value", "count"), [(-9999.0, 2), (-23.5, 6)])
-def test_placeholders_are_left_out(tmp_path, value, count):
-    old, sampler = pairs()
-    for i in range(count):
-        sampler[2 * i + 3, i] = value
-    found, notes, log = noticed(tmp_path, old, sampler)
-    assert (found.placeholder.count, found.placeholder.largest, found.cause) == (count, value, "placeholder")
-    assert found.placeholder.first == {"row": 4, "step": 2, "uid": "u3"}
-    assert "log-probabilities are missing" in notes
-    assert log.column("length").sum() == 1200 - count
-    assert np.abs(log.column("behaviour_log_ratio")).max() < 1
-
-
-@pytest.mark.parametrize(
-    ("grid", "at", "told"),
-    [
-        (0, np.arange(6) * 7, True),
-        (0, np.arange(6) * 30, False),  # at one place of six responses, as where they begin alike
-        (1 / 32, np.arange(6) * 7, False),  # each of 64 values is there about 47 times
-        (1 / 32, np.arange(400) * 7, True),
-    ],
-)
-def test_a_repeated_value_among_like_ones_is_a_placeholder(grid, at, told):
-    """-5 stands in six or 400 tokens among 3,000 from -4 to -6, exact or rounded to a grid."""
-    values, row = np.random.default_rng(3).uniform(-6, -4, 3000), np.repeat(np.arange(100), 30)
-    values = np.round(values / grid) * grid if grid else values
-    values[at] = -5.0
-    assert np.array_equal(placeholders(values, row), (values == -5.0) & told)
-
-
-def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
-    old, sampler = pairs()
-    sampler[5, 10:14] = 0.0
-    old[5, 10:14] = [-2.0, -0.01, -3.0, -0.5]
-    found, notes, _ = noticed(tmp_path, old, sampler)
-    assert (found.zeros.count, found.zeros.responses, found.cause) == (4, 1, "mask")
-    assert found.zeros.first["uid"] == "u5"
-    assert "--columns mask=COLUMN" in notes
-    old, sampler = pairs()
-    noise = 0.06 * np.random.default_rng(5).standard_normal(old.shape)  # puts 1 token in 20 on the other side
-    nucleus = np.where(old > np.log(0.9), 0.0, np.minimum(old + 0.1 + noise, 0.0))
-    (tmp_path / "two").mkdir()
-    found, notes, _ = noticed(tmp_path / "two", old, nucleus)
-    assert (found.zeros.count, found.cause) == (0, "nucleus")
-    assert "top_p 1" in notes
-
-
-@pytest.mark.parametrize("shift", [-1, 1])
-def test_a_shift_of_one_token(tmp_path, shift):
-    old, sampler = pairs()
-    found, notes, _ = noticed(tmp_path, np.roll(old, shift, axis=1), sampler)
-    assert found.cause == "shift"
-    assert min(found.shifts, key=lambda name: found.shifts[name]) == str(shift)
-    assert "misaligned by one token" in notes
-
-
-def laws(differ, number=6000):
-    """Log-probs of tokens that the second of two laws over 50 symbols drew, by each; ``differ`` makes the second."""
-    rng = np.random.default_rng(3)
-    logits = 2.5 * rng.standard_normal((number, 50))
-    first, second = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (logits, differ(logits, rng)))
-    drawn = (second + rng.gumbel(size=second.shape)).argmax(1)[:, None]
-    return [np.take_along_axis(x, drawn, 1).reshape(-1, 30) for x in (first, second)]
-
-
-@pytest.mark.parametrize("temperature", [0.7, 0.9, 1.2])
-def test_another_temperature(tmp_path, temperature):
-    found, notes, _ = noticed(tmp_path, *laws(lambda x, rng: x / temperature))
-    assert found.cause == "temperature"
-    assert found.temperature == pytest.approx(temperature, abs=0.05)
-    assert "at the temperature of sampling" in notes
-
-
-def test_a_constant_is_no_temperature(tmp_path):
-    old, sampler = pairs()
-    found, _, _ = noticed(tmp_path, old, np.full_like(sampler, -0.5))
-    assert found.cause in ("", "weights")
-
-
-@pytest.mark.parametrize("spread", [0.03, 0.3, 1.0])
-def test_other_logits_are_no_temperature(tmp_path, spread):
-    found, _, _ = noticed(tmp_path, *laws(lambda x, rng: x + spread * rng.standard_normal(x.shape)))
-    assert found.cause in ("", "weights")
-
-
-def test_confident_disagreement_means_other_weights_and_one_row_does_not(tmp_path):
-    old, sampler = pairs()
-    sure = np.argwhere((sampler > -0.1) & (old < -1e-5))[::15]
-    old[tuple(sure.T)] -= 3.0
-    found, notes, _ = noticed(tmp_path, old, sampler)
-    assert (found.confident.count, found.cause) == (len(sure), "weights")
-    assert "other weights" in notes
-    old, sampler = pairs()
-    old[19, :3] -= 6.5
-    (tmp_path / "two").mkdir()
-    found, notes, _ = noticed(tmp_path / "two", old, sampler)
-    assert found.cause == ""
-    assert "1 of 40 responses" in notes
-    assert "row 20, step 2, uid u19" in notes
-    assert found.largest[0]["d"] == pytest.approx(-6.5, abs=0.1)
-
-
-def test_an_overflow_is_named_by_its_row_and_what_the_mask_drops_is_not(tmp_path):
-    old, sampler = pairs(responses=3)
-    sampler[1, 4], sampler[2, 7] = -90.0, -95.0
-    mask = np.ones(old.shape, int)
-    mask[2, 7] = 0
-    table = {"step": [0] * 3, "export_sequence_idx": [16, 17, 18], "old_log_probs": list(old.tolist())}
-    table |= {"rollout_log_probs": sampler.tolist(), "response_mask": mask.tolist()}
-    report, _ = imported(tmp_path, table)
-    assert report.digest.overflow.count == 1
-    assert report.digest.overflow.row == {"row": 2, "step": 0, "export_sequence_idx": 17}
-    assert 89 < report.digest.overflow.largest <= 90
-
-
-def test_weights_of_tokens_that_have_no_number_or_lie_above_the_cap(tmp_path):
-    row = {"step": 0, "group": 1, "action_log_probs": [-1.0, -2.0], "rollout_log_probs": [-1.0, -2.0]}
-    report, _ = taken(tmp_path, [row | {"vllm_is": [1.0, 9.5]}, row | {"group": 2, "vllm_is": [None, 1.0]}])
-    assert any("1 tokens have a weight above 2" in note and "row 1, step 0, group 1" in note for note in report.notes)
-    assert any("1 tokens have no number" in note and "row 2, step 0, group 2" in note for note in report.notes)
-
-
-def test_log_probs_slightly_above_0_are_held_and_others_refused(tmp_path):
-    old, sampler = pairs()
-    old[3, 2] = 0.004
-    found, notes, _ = noticed(tmp_path, old, sampler)
-    assert (found.above_zero.count, found.above_zero.largest) == (1, 0.004)
-    assert "held at 0" in notes
-    for many, value in ((1, 0.3), (3, 0.004)):
-        old[:, :many] = value if many > 1 else old[:, :1]
-        old[3, 2] = value
-        folder = tmp_path / str(many)
-        folder.mkdir()
-        with pytest.raises(UserError, match=rf"values above 0 .* the largest {value} in row \d+, step 2, uid u\d+"):
-            noticed(folder, old, sampler)
 
 
 BIG = [2**63 + 1, 2**63 + 2, 2**63 + 3]

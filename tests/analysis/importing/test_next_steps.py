@@ -7,7 +7,7 @@ import pytest
 
 from fspo.__main__ import main
 from tests.analysis.importing.made import write
-from tests.analysis.importing.test_import_field import pairs
+from tests.analysis.importing.test_import_tokens import pairs
 
 
 def responses(number=80):

@@ -85,8 +85,11 @@ def test_several_runs_are_told_by_their_own_rules_in_bins_that_all_of_them_know(
         "a 50.0 % 20.0 % 40.0 % 2 +10.0 [-0.0, +20.0]",
         "b 50.0 % 10.0 % 3.0 % 0.3 +10.0 [-0.0, +20.0]",
     ]
-    _, _, unclipped, _ = compared({"a": run("fspo", 0.9, 0.8, 0.6), "c": run("none", 1, 1, 1)}, LENGTH, "update")
-    assert " ".join(unclipped.split()) == "c 0.0 % 0.0 % 0.0 % - -"
+    none = tables(kept("none", "trained", NAN, 1, 1, 1), [slope("x", "trained", NAN, 0, 0, 0)])
+    unknown = tables(kept("rloo", "matched", 0.95, 0.5, 0.5, 0.5), [slope("rloo", "matched", 0.95, 0, 0, 0)])
+    _, _, *lines = compared({"a": run("fspo", 0.9, 0.8, 0.6), "c": none, "d": unknown}, LENGTH, "update")
+    assert lines[0].split() == ["c", "50.0", "%", "0.0", "%", "0.0", "%", "-", "-"]
+    assert lines[1].split() == ["d", *"-----"]  # no rule is named, so nobody knows what it clipped
     (line,) = compared({"a": run("fspo", 0.9, NAN, NAN), "b": run("gspo", NAN, 0.9, 0.97)}, LENGTH, "update")
     assert "fewer than two bins" in line
 

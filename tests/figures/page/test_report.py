@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 
 import pandas as pd
 import pytest
 
+from analysis.run import analyse_runs
 from figures.page import story
+from figures.page.command import write
 from figures.page.report import SECTIONS, decision, issues, plain, table, write_report
 from figures.tables import load
 from fspo.base.errors import UserError
+from fspo.gradlog.files import log_paths
+from tests.analysis.conftest import Plan, write_log
 from tests.figures.conftest import write_run
 
 EVIL = "<script>alert('x')</script> & <img src=http://evil.example/x.png>"
@@ -107,6 +112,14 @@ def test_sentences_by_hand(run):
     assert story.sentences(tables | {"acceptance": unknown}, [SOUND])[0].startswith("These runs do not show")
     empty = pd.DataFrame()
     assert story.sentences({"acceptance": empty, "cosine": empty}, [SOUND])[0].startswith("These runs do not show")
+
+
+def test_a_log_that_has_grown_is_analysed_again_first(tmp_path):
+    run, longer = (write_log(tmp_path / str(n), Plan(rollouts=n, width=0)) for n in (1, 2))
+    analyse_runs([run])
+    shutil.copy(log_paths(longer)[-1], run / "gradlog")
+    with pytest.raises(UserError, match=r"has grown from 1024 to 2048 rows: run `fspo analyse .*` again"):
+        write([run], tmp_path / "report.html")
 
 
 def test_tables_and_text_by_hand():
