@@ -5,7 +5,7 @@ The prompt shows four solved examples and asks for the numbers from a to b; the 
 unquantised tokenizer, as ``save_pretrained`` writes it; the published numbers come from Gemma 3 270M (268M parameters,
 262,144 tokens). A run that was stopped goes on. `studies.findings` publishes the finished runs.
 
-    python -m studies.pretrained MODEL --output out/pretrained     # three runs, half an hour on two idle cores
+    python -m studies.pretrained MODEL --output out/pretrained     # three runs of an hour each on two cores
     python -m studies.findings --pretrained out/pretrained
 """
 
