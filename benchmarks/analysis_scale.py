@@ -1,7 +1,7 @@
 """Measure time and memory of `fspo analyse` and `fspo doctor` by number of rows, of `fspo analyse` with sketches, and
 of the commands that users wait for.
 
-    python benchmarks/analysis_scale.py [--rows 100000000] [--scored 100000]
+    python benchmarks/analysis_scale.py [--rows 100000000]
     python benchmarks/analysis_scale.py --run RUN      # analyse, doctor, figures, report, check, refusals
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
@@ -40,7 +40,7 @@ from fspo.train.log_rows import ResponseColumns, UpdateColumns, log_rows
 PROMPTS, GROUP, MINIBATCHES, EPOCHS = 625, 8, 4, 2
 A_ROLLOUT = PROMPTS * GROUP * EPOCHS
 SIGMA = 0.015
-WIDTH = 2048  # entries of a sketch
+SCORED, WIDTH = 10**5, 2048  # rows of the log with sketches, entries of a sketch
 
 
 def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.random.Generator) -> None:
@@ -110,7 +110,6 @@ def main() -> None:
     """Time the analysis of simulated logs, print the measurements and write them to a file."""
     parser = CommandParser(prog="python benchmarks/analysis_scale.py", description=__doc__ or "")
     parser.add_argument("--rows", type=int, default=10**7, help="rows of the largest log without sketches")
-    parser.add_argument("--scored", type=int, default=10**5, help="rows of the log with sketches; 0: none")
     parser.add_argument("--run", type=str, default="", help="time the commands on this trained run instead")
     options = parser.parse_args()
     if options.run:
@@ -119,7 +118,7 @@ def main() -> None:
     if options.rows < 1000 * A_ROLLOUT:
         raise UserError(f"--rows {options.rows}: at least {1000 * A_ROLLOUT}, of which a thousandth is one rollout")
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), options.rows, options.scored)
+        results = measure(Path(folder), options.rows)
     print(json.dumps(results, indent=1))
     write_results(results, RESULTS / "analysis_scale.json")
 
@@ -138,25 +137,22 @@ def commands(run: Path) -> dict[str, Any]:
     return {"rows": rows, "commands": found} | machine("numpy", "pandas", "pyarrow", "matplotlib", "seaborn", "fspo")
 
 
-def measure(folder: Path, most: int, scored: int) -> dict[str, Any]:
-    """Time `fspo analyse` and `fspo doctor` on simulated logs of at most ``most`` rows, and on one with ``scored``
-    sketches, in the folder ``folder``; return the measurements of `timed` by log and command."""
+def measure(folder: Path, most: int) -> dict[str, Any]:
+    """Time `fspo analyse` and `fspo doctor` on simulated logs of at most ``most`` rows, and on one with sketches, in
+    the folder ``folder``; return the measurements of `timed` by log and command."""
     whole = write_log(folder / f"rows-{most}", most)
-    by_rows, doctor = [], []
+    found: dict[str, Any] = {"analyse": [], "doctor": []}
     for rows in (most // 1000, most // 100, most // 10, most):
         run = folder / f"rows-{rows}"
         if run != whole:  # the first rollouts of the whole log
             (run / GRADLOG).mkdir(parents=True)
             for path in log_paths(whole)[: rows // A_ROLLOUT]:
                 os.link(path, run / GRADLOG / path.name)
-        number = {"rows": rows // A_ROLLOUT * A_ROLLOUT}
-        by_rows.append(number | timed("analyse", run))
-        doctor.append(number | timed("doctor", run))
-    results: dict[str, Any] = {"by_rows": by_rows, "doctor": doctor}
-    if scored:
-        run = write_log(folder / f"scored-{scored}", scored, WIDTH, prompts=64)
-        results["with_sketches"] = {"rows": scored, "width": WIDTH, **timed("analyse", run)}
-    return results | machine("numpy", "scipy", "pandas", "pyarrow", "fspo")
+        for command, rows_of in found.items():
+            rows_of.append({"rows": rows // A_ROLLOUT * A_ROLLOUT} | timed(command, run))
+    run = write_log(folder / "scored", SCORED, WIDTH, prompts=64)
+    found["with_sketches"] = {"rows": SCORED, "width": WIDTH} | timed("analyse", run)
+    return found | machine("numpy", "scipy", "pandas", "pyarrow", "fspo")
 
 
 if __name__ == "__main__":

@@ -163,9 +163,8 @@ def check_trainer(at: Place) -> dict[str, Any]:
     logs = []
     for folder, steps in (("whole", (2,)), ("resumed", (1, 2))):
         for rollouts in steps:
-            config = training(at, "Qwen3-0.6B-Base", folder, rollouts=rollouts, resume=rollouts > 1)
-            config = replace(config, batch=replace(config.batch, prompts=4), checkpoint_every=1)
-            Trainer(replace(config, sampling=replace(config.sampling, max_new_tokens=24))).train()
+            own = {"rollouts": rollouts, "resume": rollouts > 1, "checkpoint_every": 1}
+            Trainer(training(at, "Qwen3-0.6B-Base", folder, 4, 24, **own)).train()
         logs.append(read_log(at.folder / folder, columns=("log_ratio", "updates_since_rollout")))
     S, since = (logs[0].column(name) for name in ("log_ratio", "updates_since_rollout"))
     first = float(np.abs(S[since == 0]).max())
@@ -185,9 +184,10 @@ def correctness(at: Place) -> Found:
     yield from check_trainer(at).items()
 
 
-def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
+def training(at: Place, shape: str, run: str, prompts: int, tokens: int, **options: Any) -> c.TrainConfig:
     """Return the options of a run on even-tokens, in the folder ``run`` of the place ``at``: a model of the
-    configuration ``shape``, random bfloat16 weights, no LoRA, and ``options``."""
+    configuration ``shape``, random bfloat16 weights, no LoRA, ``prompts`` a rollout, responses of at most ``tokens``,
+    and ``options``."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=at.cpu,
@@ -195,8 +195,8 @@ def training(at: Place, shape: str, run: str, **options: Any) -> c.TrainConfig:
         model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
         task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
         optim=c.OptimConfig(learning_rate=1e-5, warmup_updates=2),
-        batch=c.BatchConfig(prompts=64, responses=8, minibatches=4, epochs=1, tokens=16384),
-        sampling=c.SamplingConfig(max_new_tokens=512, batch_size=256),
+        batch=c.BatchConfig(prompts=prompts, responses=8, minibatches=4, epochs=1, tokens=16384),
+        sampling=c.SamplingConfig(max_new_tokens=tokens, batch_size=256),
         eval=c.EvalConfig(every=0),
         **options,
     )
@@ -246,10 +246,7 @@ def qwen3(at: Place, lora: bool) -> Found:
     memory (GiB), the FLOP/s of a product of matrices, of each phase the seconds of a rollout and which share of that
     FLOP/s it reaches, clip rates and cosines of the analysed log by length, and, with LoRA, the seconds of sampling."""
     began = time.monotonic()
-    config = training(at, "Qwen3-8B-Base", "run", rollouts=2 if at.tiny else 5)
-    if at.tiny:
-        batch = replace(config.batch, prompts=12)
-        config = replace(config, batch=batch, sampling=c.SamplingConfig(max_new_tokens=24))
+    config = training(at, "Qwen3-8B-Base", "run", *((12, 24) if at.tiny else (64, 512)), rollouts=2 if at.tiny else 5)
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))

@@ -32,7 +32,6 @@ from measuring import RESULTS, machine, peak_mib, write_results
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Idle threads shall sleep: busy waiting would slow training down.
 
-RESULT = RESULTS / "trl_rollout_step.json"
 OURS = "fspo"
 
 
@@ -56,11 +55,6 @@ class TrainedCase:
     cpu: bool = True
 
     @property
-    def minibatch(self) -> int:
-        """Number of responses in a minibatch."""
-        return self.prompts * self.responses // self.minibatches
-
-    @property
     def updates(self) -> int:
         """Number of updates on a rollout."""
         return self.minibatches * self.epochs
@@ -81,7 +75,6 @@ CASES = {
 }
 """Cases by name: the embedded model (0.4M parameters) after its warm-up; Qwen3-0.6B's shape with random weights, on the
 CPU and on a GPU. The case tiny is for the GPU benchmark's own test, which names a model."""
-ON_CPU = ("embedded", "qwen3-0.6b", "qwen3-0.6b-bfloat16")
 KEPT = ("completions/mean_length", "reward")
 
 
@@ -93,10 +86,10 @@ def now() -> tuple[float, float]:
 def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dict[str, Any]:
     """Train ``rollouts`` rollouts with this project's trainer, time each rollout step; return seconds and memory."""
     from fspo import config as c
+    from fspo.gradlog.metrics_file import MetricsFile
     from fspo.train.trainer import Trainer
 
     clocks: list[tuple[float, float]] = []
-    parts: list[dict[str, float]] = []
 
     class Timed(Trainer):
         """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, and saves
@@ -105,7 +98,6 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append(now())
             values = super()._rollout(rollout)
-            parts.append({name: values[name] for name in KEPT})
             if rollout == rollouts - 1:
                 clocks.append(now())
             return values
@@ -134,7 +126,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
         )
     )
     trainer.train()
-    return {"clocks": clocks, "parts": parts}
+    return {"clocks": clocks, "parts": MetricsFile(folder).of_phase("train")}
 
 
 def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
@@ -156,16 +148,10 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
     examples = [task.example("train", int(i)) for i in indices]
     data = Dataset.from_list([{"prompt": e.prompt, "number": i} for i, e in enumerate(examples)])
     clocks: list[tuple[float, float]] = []
-    parts: list[dict[str, float]] = []
 
-    def reward(
-        completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any
-    ) -> list[float | None]:
+    def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
         finished = [ids[-1] in ends for ids in completion_ids]
-        values = task.score([examples[i] for i in number], completions, finished).values
-        mean = sum(map(len, completion_ids)) / len(completion_ids)
-        parts.append(dict(zip(KEPT, (mean, float(values.mean())), strict=True)))
-        return values.tolist()
+        return task.score([examples[i] for i in number], completions, finished).values.tolist()
 
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -186,7 +172,7 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
         per_device_train_batch_size=microbatch,
-        gradient_accumulation_steps=case.minibatch // microbatch,
+        gradient_accumulation_steps=case.prompts * case.responses // case.minibatches // microbatch,
         steps_per_generation=case.prompts * case.responses // microbatch,
         num_iterations=case.epochs,
         num_generations=case.responses,
@@ -202,8 +188,9 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         warmup_steps=case.warmup_updates,
         adam_beta2=0.95,
     )
-    GRPOTrainer(model, reward, args, data, processing_class=tokenizer, callbacks=[Clock()]).train()
-    return {"clocks": clocks, "parts": parts}
+    trainer = GRPOTrainer(model, reward, args, data, processing_class=tokenizer, callbacks=[Clock()])  # type: ignore
+    trainer.train()
+    return {"clocks": clocks, "parts": [line for line in trainer.state.log_history if KEPT[0] in line]}
 
 
 def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[str, Any]:
@@ -270,9 +257,9 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=4, help="rollouts of each process")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each side")
     parser.add_argument("--threads", type=int, default=2, help="torch threads of each process")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(ON_CPU), help="what is trained")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES)[:3], help="what is trained")
     parser.add_argument("--model", default="", help="another model than the case's")
-    parser.add_argument("--out", default=str(RESULT), help="results file")
+    parser.add_argument("--out", default=str(RESULTS / "trl_rollout_step.json"), help="results file")
     options = parser.parse_args()
     for name in options.cases:
         case = replace(CASES[name], model=options.model or CASES[name].model)

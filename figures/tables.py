@@ -12,18 +12,16 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition, find_partition
 from analysis.log.ratio import UPDATE, WORDS, known_ratio
 from analysis.tables.files import read_analysis
+from analysis.tables.printed import SCORING
 from figures.style import OUTSIDE_MARKERS
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules import Ratio
 
 OF_OWN_RULE = ("over_time",)
 """Tables about the rule with which the run trained: its clip rule, or for another log-ratio than S its correction."""
-_SCORES = "scores of responses, which fspo train logs (--log.score-every)"
 NEEDS = {
     "over_time": "a log that names the rule that trained (imported logs: fspo import --rule)",
-    "cosine": _SCORES,
-    "lemma": _SCORES,
-    "population": _SCORES,
+    **dict.fromkeys(("cosine", "lemma", "population"), f"scores of responses ({SCORING})"),
     "training": "metrics.jsonl, a trainer's scalars by step",
 }
 """What a table needs that a log may lack, by the table's name."""

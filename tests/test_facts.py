@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,56 +16,43 @@ from fspo.gradlog.schema import LOG_COLUMNS
 ROOT = Path(__file__).parents[1]
 ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
 SOURCES = [*(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))), ROOT / "paper_repro.py"]
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
-QUANTILE_CALLS = ("ppf", "isf", "ndtri", "stdtrit", "quantile", "proportion_ci", "interval", "confint")
-LEVEL_NAMES = re.compile(r"level|confidence|sure|coverage_wanted", re.IGNORECASE)
-LEVEL_WORDS = re.compile(r"\b95 ?%(?! (kept|of A|and 85))")
+LEVEL = re.compile(
+    r"\b1\.96\b|\b0\.975\b|\b95 ?%(?! (kept|of A|and 85))"
+    r"|(level|confidence|sure|coverage_wanted)\w*(: \w+)? ?= ?0\.(95|025|05)\b"
+    r"|(ppf|isf|ndtri|stdtrit|quantile|proportion_ci|interval|confint)\(.*\b0\.(95|025|05)\b",
+    re.IGNORECASE,
+)
+"""An interval's level as a number or in words. 0.95 also is a share: it is a level under a name that says so, or in a
+quantile."""
 
 
-def is_level(node: ast.AST | None, *values: float) -> bool:
-    return isinstance(node, ast.Constant) and node.value in (values or (0.95, 0.025, 0.05))
+class WithoutDocstrings(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
-def literals(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Texts that the code uses, docstrings left out."""
-    explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
-            yield node
+def parsed(text: str) -> ast.AST:
+    return WithoutDocstrings().visit(ast.parse(text))
 
 
-def levels(tree: ast.AST) -> Iterator[int]:
-    """Lines on which an interval's level stands as a number or in words.
-
-    1.96 and 0.975 are nothing else. 0.95 also is a share: it is a level under a name that says so, or in a quantile.
-    """
-    yield from (node.lineno for node in literals(tree) if LEVEL_WORDS.search(str(node.value)))
-    for node in ast.walk(tree):
-        if is_level(node, 1.96, 0.975):
-            yield node.lineno
-        if isinstance(node, ast.arguments):
-            pairs = [*zip(reversed(node.args), reversed(node.defaults), strict=False)]
-            pairs += zip(node.kwonlyargs, node.kw_defaults, strict=True)
-            yield from (value.lineno for name, value in pairs if LEVEL_NAMES.search(name.arg) and is_level(value))
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).rsplit(".")[-1]
-            inside = [n for a in node.args for n in ast.walk(a)] if called in QUANTILE_CALLS else []
-            inside += [k.value for k in node.keywords if k.arg and LEVEL_NAMES.search(k.arg)]
-            yield from (n.lineno for n in inside if is_level(n))
-        if isinstance(node, ast.Assign | ast.AnnAssign) and is_level(node.value):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (node.lineno for target in targets if LEVEL_NAMES.search(ast.unparse(target)))
+def levels(tree: ast.AST) -> list[str]:
+    """Statements in which an interval's level stands."""
+    return [line for line in ast.unparse(tree).splitlines() if LEVEL.search(line)]
 
 
-TEXTS = {path: {text.value for text in literals(tree)} for path, tree in TREES.items()}
+TREES = {path.relative_to(ROOT).as_posix(): parsed(path.read_text(encoding="utf-8")) for path in SOURCES}
+TEXTS = {
+    path: {getattr(node, "value", None) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    for path, tree in TREES.items()
+}
 
 
 def test_the_confidence_level_stands_once():
     assert [path for path, tree in TREES.items() for _ in levels(tree)] == ["fspo/stats/intervals.py"]
     for line in ("t.ppf(0.975, n)", "def f(x, *, level=0.95): ...", "CONFIDENCE = 0.95", "A = 'Bars: 95 % intervals.'"):
-        assert list(levels(ast.parse(line))), line
+        assert levels(parsed(line)), line
     for line in ("TARGETS = (0.95, 0.85)", "beta2: float = 0.95", "'95 % of A != 0 kept'", "f(x, 0.95)"):
-        assert not list(levels(ast.parse(line))), line
+        assert not levels(parsed(line)), line
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "gradlog", "import.json", "summary.json"])

@@ -53,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table = frame(SweepRow, sweep(run, shared_bins([run], Options(bins=args.bins, on=args.on))))
         with whole_file(target) as part:
             table.to_csv(part, index=False)
-        print(f"{path}: one setting changed at a time, first epoch; acceptances and LRE, {PERCENT} intervals")
+        print(
+            f"{path}: one setting changed at a time, first epoch; shares of all responses in the band (band) and "
+            f"of those with A != 0 not clipped (update), and the LRE_2 of each, {PERCENT} intervals"
+        )
         for line in [*run.notes.damage, *run.notes.warnings]:
             print(f"  {line}")
         cells = table.assign(text=[_cell(*row) for row in table[["estimate", "ci_low", "ci_high"]].to_numpy()])

@@ -19,8 +19,9 @@ from fspo.stats.intervals import PERCENT
 
 PLAIN = (*OF_CLIP_RULES[:1], "mask")
 """What happens outside the range in the rows that are printed: drop for clip rules, mask for corrections."""
-NO_SCORES = "not known, because the log has no scores (fspo train writes them)"
-DASH = "  -: no ratio to 0 %, or too few responses for an interval"
+SCORING = "--log.score-every 1; observe of TRL: score_every=1"
+NO_SCORES = f"not known, because the log has no scores ({SCORING})"
+DASH = "  -: nothing divides by 0 %, or too few responses for an interval"
 MORE = "more rollouts will tell"
 Line = tuple[str, list[str]]
 """A name and the cells that stand beside it."""
@@ -99,7 +100,7 @@ def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition
     step = "doubling" if partition == LENGTH else "standard deviation"
     whose = "A != 0, " if "update" in set(rates["measure"]) else ""
     epoch = "first epoch" if "first" in set(rates["use"]) else "later epochs"
-    return f"{done}, {whose}{epoch}", ["all", *spans, "ratio", f"points each {step} [{PERCENT}]"]
+    return f"{done}, {whose}{epoch}", ["all", *spans, "long/short", f"points each {step} [{PERCENT}]"]
 
 
 def _first_epoch(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

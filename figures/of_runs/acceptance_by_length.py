@@ -32,9 +32,9 @@ from fspo.stats.intervals import PERCENT
 TITLE = "Band acceptance by length"
 TITLE_BY = "Band acceptance (bins: {label})"
 CAPTION = (
-    "Share of responses whose sequence log-ratio lies in the band, by {by}; a fair rule is flat. Outside, the sign of "
-    "A decides which responses are clipped. Points: {by} "
-    f"bins with cluster-aware {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
+    "Share of responses whose log-ratio lies in the band (on tokens: all tokens), by {by}; a fair rule is flat. "
+    "Outside, the sign of A decides which are clipped. Points: {by} "
+    f"bins with clustered {PERCENT} intervals (n = {{n}} responses for each rule and panel).{{curves}} {{what}}."
     "\n\nPoints stand at the bins' means, rules side by side.{details}{noise}"
 )
 CURVES = " Curves: the Gaussian distribution of docs/theory.md T1 and T2 at the rule's overall acceptance."

@@ -85,7 +85,8 @@ def write_report(
     sections = []
     for name, wanted in SECTIONS.items():
         shown = [by_name[figure] for figure in wanted if figure in by_name]
-        notes = [f"Not drawn: {caption['title']}: {caption['skipped']}" for caption in shown if caption["skipped"]]
+        notes = warned[:3] if name == WHO else []
+        notes += [f"Not drawn: {caption['title']}: {caption['skipped']}" for caption in shown if caption["skipped"]]
         tables: list[dict[str, Any]] = []
         if name == THEORY and checks is not None:
             held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"

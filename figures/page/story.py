@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.tables.printed import NO_SCORES
 from figures.tables import REFERENCES, Frame, first_use, percent, plain_outside, reasons, shared_log
 from fspo.rules import COMPARED
 
@@ -65,7 +66,7 @@ def at_equal_rates(acceptance: Frame) -> str:
 def direction(cosine: Frame) -> str:
     """Return a sentence with the cosine of clipped and unclipped gradient under each rule that the paper compares."""
     if cosine.empty:
-        return "The direction of the update is not known: the log has no scores (--log.score-every 1 writes them)."
+        return f"The direction of the update is {NO_SCORES}."
     rows = cosine[(cosine["bin"] < 0) & (cosine["rule"] != "random")]
     rows, where = _matched(rows)
     told = [

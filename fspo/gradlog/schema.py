@@ -71,7 +71,7 @@ LOG_COLUMNS: dict[str, LogColumn] = {
     "hi": LogColumn("float64", "upper edge of the band on S", "nats"),
     "drift": LogColumn("float64", "m, centre of the band per token", "nats per token"),
     "drift_source": LogColumn("string", "none, two_pass or lagged", "text"),
-    "band_accept": LogColumn("bool", "lo <= S <= hi", "yes or no"),
+    "band_accept": LogColumn("bool", "lo <= S <= hi; of a rule on tokens: every token is in its range", "yes or no"),
     "side": LogColumn("int8", "-1 clipped below, 0 not clipped, +1 clipped above, 2 dual clip", "number"),
     "multiplier": LogColumn("float32", "M, what the clip multiplies the weight by", "number"),
     "weight": LogColumn("float32", "w = exp(S) or exp(S/L), the exponent capped", "number"),

@@ -30,7 +30,7 @@ from fspo.rules import Rule
 __all__ = ["FSPOConfig", "FSPOTrainer", "observe"]
 
 
-class FSPOTrainer(LoggedTrainer):
+class FSPOTrainer(LoggedTrainer, GRPOTrainer):
     """`trl.GRPOTrainer` with the loss of a clip rule; it also writes the gradient log.
 
     The loss of an update is minus the sum of the objective's terms over all its microbatches and processes, divided by

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer with the gradient log: the base class of FSPOTrainer and of the trainers that `observe` makes.
+"""The gradient log of a trainer of TRL: the mixin of FSPOTrainer and of the trainers that `observe` makes.
 
 The log lies under ``output_dir/gradlog`` and has one row for each response and update."""
 
@@ -9,7 +9,7 @@ import warnings
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from fspo.base.command_line import next_step
 from fspo.base.errors import UserError
 from fspo.base.files import whole_file
 from fspo.config import ScoreConfig
@@ -38,12 +39,13 @@ REPLACED = (
     *("_calculate_rewards", "_compute_loss", "_generate_and_score_completions"),
     *("_get_per_token_logps_and_entropies", "_load_optimizer_and_scheduler", "_save_checkpoint"),
 )
-"""Private methods of `trl.GRPOTrainer` that this project extends or calls."""
+"""Private methods of TRL's trainers that this project extends or calls."""
+_Trainer = GRPOTrainer if TYPE_CHECKING else object  # the mixin stands before GRPOTrainer, or RLOOTrainer
 
 
-def missing_methods() -> list[str]:
-    """Return the names of the methods of GRPOTrainer that this module replaces and that the installed TRL lacks."""
-    return [name for name in REPLACED if not hasattr(GRPOTrainer, name)]
+def missing_methods(trainer: type = GRPOTrainer) -> list[str]:
+    """Return the names of the methods of ``trainer`` that this project replaces and that the installed TRL lacks."""
+    return [name for name in REPLACED if not hasattr(trainer, name)]
 
 
 def model_inputs(batch: dict[str, Any]) -> dict[str, Any]:
@@ -66,12 +68,14 @@ class Begin(TrainerCallback):
         self.trainer.begin_log(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the last rollout's log rows when training ends."""
+        """Write the last rollout's log rows when training ends, and print the next step."""
         self.trainer.log_writer.flush(self.trainer.log_rollout)
+        if state.is_world_process_zero:
+            print(next_step("doctor", [args.output_dir]))
 
 
-class LoggedTrainer(GRPOTrainer):
-    """`trl.GRPOTrainer` that writes the gradient log; it hands each response's reward and number on to the loss.
+class LoggedTrainer(_Trainer):
+    """Mixin by which TRL's trainers write the gradient log; it hands reward and number of each response to the loss.
 
     Attributes
     ----------
@@ -93,7 +97,7 @@ class LoggedTrainer(GRPOTrainer):
 
     def open_log(self, rule: Rule | None) -> None:
         """Make the log's writer for a loss that applies ``rule``, and TRL's correction if its options ask for one."""
-        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        corrects = self.use_vllm and getattr(self, "vllm_importance_sampling_correction", False)
         # The loss type "vespo" corrects the mismatch inside its weight, so there is no separate correction to log.
         self.corrected = corrects and self.loss_type != "vespo"
         correction = correction_of(self.args) if self.corrected else None

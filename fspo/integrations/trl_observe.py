@@ -14,10 +14,10 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOTrainer, RLOOTrainer
 
 from fspo.base.errors import UserError, unknown_name
-from fspo.integrations.trl_logged import LoggedTrainer, loss_mask, mismatch, missing_methods
+from fspo.integrations.trl_logged import PREFIX, LoggedTrainer, loss_mask, mismatch, missing_methods
 from fspo.integrations.trl_rules import FURTHER_CUTS, clip_of
 from fspo.objective import objective
 from fspo.rules import Rule
@@ -39,7 +39,7 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
     Parameters
     ----------
     trainer : type
-        `trl.GRPOTrainer` or a subclass of it.
+        `trl.GRPOTrainer`, `trl.RLOOTrainer` or a subclass of one of them.
     score_every : int
         Number of rollouts from one score pass to the next; 0 for never.
     stop_on : str or function, optional
@@ -53,10 +53,10 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
         If ``trainer`` is another class, or ``stop_on`` another name. When training begins: if ``output_dir`` holds the
         log of another run.
     """
-    if not (isinstance(trainer, type) and issubclass(trainer, GRPOTrainer)):
-        raise UserError(f"observe takes trl.GRPOTrainer or a subclass of it: {trainer!r} is none")
-    for name in missing_methods():
-        warnings.warn(f"TRL has no GRPOTrainer.{name} any more: the log lacks what the method gave", stacklevel=2)
+    if not (isinstance(trainer, type) and issubclass(trainer, (GRPOTrainer, RLOOTrainer))):
+        raise UserError(f"observe takes trl.GRPOTrainer, trl.RLOOTrainer or a subclass of them: {trainer!r} is none")
+    for name in missing_methods(trainer):
+        warnings.warn(f"{trainer.__name__} has no {name} any more: the log lacks what it gave", stacklevel=2)
     reason: Any = stop_on
     if isinstance(stop_on, str):
         if stop_on not in STOPS:
@@ -101,15 +101,29 @@ class _ObservedTrainer(LoggedTrainer):
                 stacklevel=2,
             )
         for name, off in FURTHER_CUTS.items():
-            if getattr(self.args, name) != off:
+            if getattr(self.args, name, off) != off:
                 warnings.warn(f"the logged multiplier is the clip's: {name} masks further tokens", stacklevel=2)
+        if self.first_pass * self.num_iterations <= self.args.gradient_accumulation_steps:
+            warnings.warn(
+                "one update a rollout: S is 0 in every row and no rule clips; set steps_per_generation above "
+                "gradient_accumulation_steps, or num_iterations above 1",
+                stacklevel=2,
+            )
         self.open_log(rule)
         if self.reason is not None:
             self.add_callback(_Stop(self))
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        self._seen = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        return self._seen
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._seen = self._seen or found  # the policy's; those of a reference follow
+        return found
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._seen = None
+        output = super()._generate_and_score_completions(inputs)
+        if "old_logps" in output and self._seen is not None:  # RLOOTrainer hands on the sum over tokens alone
+            output[PREFIX + "old"] = self._seen[0]
+        return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -125,7 +139,7 @@ class _ObservedTrainer(LoggedTrainer):
         if A.ndim == 2:
             warnings.warn("advantages differ between the tokens of a response: their mean is logged", stacklevel=2)
             A = (A * mask).sum(1) / mask.sum(1).clamp(min=1)
-        old = inputs.get("old_per_token_logps")
+        old = inputs.get("old_per_token_logps", inputs.get(PREFIX + "old"))
         old = new if old is None else old
         sampled = mismatch(inputs, old)
         correction = None if sampled is None else self.log_correction

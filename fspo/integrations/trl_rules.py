@@ -26,10 +26,12 @@ FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 def clip_of(args: Any) -> Rule | None:
     """Return the clip of a TRL run as a rule on S, the log-ratio; None if no rule of this project does the same.
 
-    Of ``args`` (trl.GRPOConfig) the fields ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high``
-    and ``delta`` are read."""
-    loss, token = args.loss_type, args.importance_sampling_level == "token"
+    Of ``args`` (trl.GRPOConfig or RLOOConfig) the fields ``loss_type``, ``importance_sampling_level``, ``epsilon``,
+    ``epsilon_high`` and ``delta`` are read."""
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    if not hasattr(args, "loss_type"):  # RLOOConfig
+        return Rule("fixed", range_lo=min(args.epsilon, 1.0), range_hi=high, name="trl-rloo")
+    loss, token = args.loss_type, args.importance_sampling_level == "token"
     parts: dict[str, Any] = {"range_lo": 1.0, "name": f"trl-{loss}"}
     if loss == "cispo":
         parts |= {"range_hi": high - 1, "outside": "cap"}

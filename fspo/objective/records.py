@@ -48,7 +48,7 @@ class Records:
     lo: Float64[Tensor, " B"]  # lower edge of the band on S, nats
     hi: Float64[Tensor, " B"]  # upper edge of the band on S, nats
     drift: Float64[Tensor, " B"]  # drift m: centre of the band, nats per token; 0 for a rule without a drift
-    band_accept: Bool[Tensor, " B"]  # S lies in the band
+    band_accept: Bool[Tensor, " B"]  # S lies in the band; under a rule on tokens, every token does
     capped: Bool[Tensor, " B"]  # whether the exponent of the importance weight was held at MAX_EXPONENT
     # How often the rule clipped the response below the band: 0 or 1 for a sequence rule, a number of tokens for a token
     # rule.

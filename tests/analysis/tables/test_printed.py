@@ -53,7 +53,7 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
     ]
     head, *lines, dash = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
     assert head.startswith("who is clipped, A != 0, first epoch")
-    for words in ("all", "1 to 9 tokens", "100 to 199 tokens", "ratio", "points each doubling [95 %]"):
+    for words in ("all", "1 to 9 tokens", "100 to 199 tokens", "long/short", "points each doubling [95 %]"):
         assert words in head
     assert [" ".join(line.split()) for line in lines] == [
         "mine, as trained 50.0 % 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",

@@ -78,12 +78,9 @@ def test_microbatches_add_up_to_the_whole_batch(tmp_path, aggregation):
     assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, theirs)
 
 
-def test_other_arguments_than_ours_are_refused(tmp_path):
+def test_other_arguments_and_options_changed_after_the_checks_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"pass args=FSPOConfig\(\.\.\.\)"):
         make_trainer(tmp_path, 8, kind=(FSPOTrainer, GRPOConfig))
-
-
-def test_options_changed_after_the_checks_are_checked_again(tmp_path):
     args = FSPOConfig(str(tmp_path), use_cpu=True, bf16=False, steps_per_generation=4)
     args.epsilon = 0.1
     with pytest.raises(UserError, match=r"epsilon=0\.1"):
@@ -94,5 +91,5 @@ def test_a_method_of_trl_that_is_gone_is_named(tmp_path, monkeypatch):
     monkeypatch.delattr(GRPOTrainer, "_calculate_rewards")
     with pytest.raises(UserError, match=r"has no GRPOTrainer\._calculate_rewards any more.*pip install 'trl==1\.16"):
         make_trainer(tmp_path, 8, **OURS)
-    with pytest.warns(UserWarning, match=r"TRL has no GRPOTrainer\._calculate_rewards any more"):
+    with pytest.warns(UserWarning, match=r"GRPOTrainer has no _calculate_rewards any more"):
         observe(GRPOTrainer)

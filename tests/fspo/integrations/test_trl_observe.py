@@ -7,9 +7,9 @@ import pytest
 import torch
 import trl_runs
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from trl_batch import assert_same, our_loss, rows, trl_loss
-from trl_runs import ROWS, UPDATES, Users, engine, train
+from trl_runs import ROWS, UPDATES, Users, engine, made, train
 
 from analysis.__main__ import main as analysis
 from fspo.base.errors import UserError
@@ -121,9 +121,39 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
     assert analysis([str(tmp_path)]) == 0
 
 
-def test_another_class_is_refused():
-    with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer or a subclass"):
+def test_trls_rloo_is_observed_as_well(tmp_path):
+    """The weights stay the same, and TRL's shares of clipped responses follow from the log, update by update."""
+    options = {"max_completion_length": 24, "max_steps": UPDATES, "beta": 0.0, "epsilon": 0.02, "epsilon_high": 0.05}
+    options |= {"steps_per_generation": 4, "num_iterations": 2, "logging_steps": 1, "disable_dropout": True}
+    options |= {"per_device_train_batch_size": ROWS}
+    kinds = (RLOOTrainer, observe(RLOOTrainer))
+    plain, watched = trainers = [made(tmp_path / kind.__name__, kind, RLOOConfig, **options) for kind in kinds]
+    for trainer in trainers:
+        torch.manual_seed(0)
+        trainer.train()
+    assert all(map(torch.equal, plain.model.parameters(), watched.model.parameters()))
+    log = read_log(tmp_path / "ObservedRLOOTrainer")
+    assert (log.rule.shape, log.rule.range_lo, log.rule.range_hi, log.rule.label) == ("fixed", 0.02, 0.05, "trl-rloo")
+    assert list(log.column("updates_since_rollout")) == [i // 16 % 4 for i in range(128)]
+    S, A = log.column("log_ratio"), log.column("advantage")
+    assert np.abs(S[log.column("updates_since_rollout") == 0]).max() < 1e-5
+    for name, cut in (("low", (np.log(0.98) > S) & (A < 0)), ("high", (np.log(1.05) < S) & (A > 0))):
+        reported = [entry[f"clip_ratio/{name}_mean"] for entry in plain.state.log_history[:UPDATES]]
+        np.testing.assert_allclose(cut.reshape(UPDATES, -1).mean(1), reported, atol=1e-6)
+        assert max(reported) > 0.1
+
+
+def test_one_update_a_rollout_is_told_at_once(tmp_path, capsys):
+    with pytest.warns(UserWarning, match="S is 0 in every row and no rule clips; set steps_per_generation above"):
+        made(tmp_path, observe(GRPOTrainer), GRPOConfig, per_device_train_batch_size=ROWS, max_steps=1).train()
+    assert f"next: fspo doctor {tmp_path}" in capsys.readouterr().out
+
+
+def test_another_class_and_another_stop_are_refused():
+    with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer, trl\.RLOOTrainer or a subclass"):
         observe(Dataset)
+    with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, warning$"):
+        observe(GRPOTrainer, stop_on="criticl")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +178,3 @@ def test_training_ends_with_a_checkpoint_where_stop_on_has_a_reason(
     if reason is not None:
         assert (tmp_path / "out" / f"checkpoint-{step}" / "trainer_state.json").is_file()
         assert re.match(f"training ends after step {step}: {reason}", told[0])
-
-
-def test_stop_on_is_a_known_name():
-    with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, warning$"):
-        observe(GRPOTrainer, stop_on="criticl")
