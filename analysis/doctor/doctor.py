@@ -20,6 +20,7 @@ from analysis.doctor.scalars import ON_SCALARS, from_metrics
 from analysis.importing.watch import digest_of
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
+from analysis.log.usable import tells_updates
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog
 from fspo.gradlog.files import LogFile, log_files, log_paths
@@ -156,7 +157,7 @@ class Doctor:
         answers = tuple(replace(answer, id=name) for name, answer in found.items())
         ratios = [on for on in ("update", "engine", "behaviour") if rows.has(RATIO_COLUMNS[on].log_ratio)]
         notes += [NO_RATIO] if self.kept.rows and not ratios else []
-        told = [on for on in ratios if (rows["length"] >= 1).any() and (on != "update" or len(patient.moved))]
+        told = [on for on in ratios if (tells_updates(rows.columns) if on == "update" else (rows["length"] >= 1).any())]
         label = self.rule.label if self.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), bool(ratios), (*told, "")[0])
 

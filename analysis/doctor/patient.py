@@ -229,9 +229,8 @@ def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     if "times_used" not in log:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
     if "updates_since_rollout" not in log:
-        updates, by_rollout = counted_updates(out["rollout"], out["step"], out["log_ratio"])
-        # A response that was trained on before comes after an update, though its step is its rollout's first.
-        out["updates_since_rollout"] = np.fmax(updates.astype(np.float64), out["times_used"])
+        updates, by_rollout = counted_updates(*(out[n] for n in ("rollout", "step", "log_ratio", "times_used")))
+        out["updates_since_rollout"] = updates.astype(np.float64)
         notes.append(
             "no column updates_since_rollout, one step a rollout: the log does not say whether rows are of before or "
             "after their update, and they are analysed as of after it"

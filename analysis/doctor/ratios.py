@@ -8,6 +8,7 @@ from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not
 from analysis.doctor.patient import Ints, Patient, Rows, enough
 from analysis.importing.watch import CAUSES
 from analysis.log.rows import numbered
+from analysis.log.usable import SEVERAL
 from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, PRESETS
 from fspo.stats.slopes import cluster_slope
@@ -37,8 +38,7 @@ def s_zero(p: Patient) -> Answer:
         return found(
             "each rollout serves one update, so S is 0 up to the rounding of float32: no clip can act, which is right "
             "on-policy",
-            "nothing, if on-policy training is wanted; else use a rollout for several updates (TRL: "
-            "steps_per_generation above gradient_accumulation_steps, or num_iterations above 1)",
+            f"nothing, if on-policy training is wanted; else {SEVERAL}",
             zero,
             severity=Severity.INFO,
         )

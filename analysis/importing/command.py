@@ -28,19 +28,13 @@ def build_parser() -> CommandParser:
         examples=EXAMPLES,
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
-    p.add_argument(
-        "--output", "--out", type=str | None, default=None, help="run folder to make (here, SOURCE-imported)"
-    )
+    p.add_argument("--output", "--out", type=str | None, default=None, help="run folder (here, SOURCE-imported)")
     p.add_argument("--columns", type=dict[str, str] | None, default=None, help="our column names to the table's")
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {', '.join(PRESETS)}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
-    p.add_argument(
-        "--aggregation",
-        type=str | None,
-        default=None,
-        help=f"how the loss was averaged: {', '.join(get_args(Aggregation))}",
-    )
+    means = f"how the loss was averaged: {', '.join(get_args(Aggregation))}"
+    p.add_argument("--aggregation", type=str | None, default=None, help=means)
     p.add_argument("--updates-per-rollout", type=int, default=1, help="optimizer updates between two rollouts")
     p.add_argument("--group-size", type=int | None, default=None, help="successive responses of one prompt")
     return p

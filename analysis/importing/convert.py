@@ -12,16 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.importing.names import (
-    COLUMNS,
-    COPIED,
-    PENALTY,
-    ROLLOUT_VERSIONS,
-    TOKEN_PLACE,
-    canonical,
-    is_log_probability,
-    role_of,
-)
+from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
 from analysis.importing.values import TOKENS, Chunk, ChunkColumns, Floats, Ints, Mask
 from analysis.importing.watch import Watch, at
@@ -36,6 +27,9 @@ from fspo.rules import Estimator, Rule, preset, token_k3
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
 _VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
+PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbers below 0 that are no log-probabilities
+TOKEN_PLACE = re.compile(r"(token|tok)_?(idx|index|pos|position|id)")
+"""Names of a column of numbers that only a table with a row for each token has: the place or the id of a token."""
 _STEP_IN_NAME = re.compile(r"(?:step|iter|iteration|rollout|batch)[_-]?(\d+)|^(\d+)(?=\.)")
 SLIGHT, MANY = 0.05, 0.05
 """Log-probabilities at most ``SLIGHT`` nats above 0 are held at 0, unless 10 or more, a share above ``MANY``, are."""
@@ -166,7 +160,8 @@ class Converter:
                 self.watch.digest.means = what
         numbers = np.arange(self.rows, self.rows + n)
         rows["prompt_id"] = self._prompts(columns, numbers)
-        rows["response_id"] = got["response_id"].ids() if "response_id" in got else numbers + 1  # the row's number
+        text = next((name for name in ("response_id", "response", "tokens") if name in got), "")
+        rows["response_id"] = got[text].ids() if text else 0  # see `identify`
         for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):
             if len(np.unique(chunk[place].numbers())) > 1 and not any(map(columns.is_list, TOKENS)):
                 raise UserError(

@@ -13,8 +13,6 @@ from fspo.gradlog import schema
 
 STATE, TRL_TABLE = "trainer_state.json", "completions_"
 """Names of Hugging Face's file of scalars, and of TRL's tables (their beginning)."""
-TOKEN_PLACE = re.compile(r"(token|tok)_?(idx|index|pos|position|id)")
-"""Names of a column of numbers that only a table with a row for each token has: the place or the id of a token."""
 ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
@@ -44,13 +42,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "prompt_length": ("prompt_length", "prompt_len", "num_prompt_tokens", "n_prompt_tokens"),
     "total_length": ("seqlen", "seq_len", "total_length", "total_len", "input_lengths"),
     "truncated": (
-        "truncated",
-        "is_truncated",
-        "clipped",
-        "finish_reason",
-        "stop_reason",
-        "termination_reason",
-        "status",
+        *("truncated", "is_truncated", "clipped", "finish_reason", "stop_reason", "termination_reason", "status"),
     ),
     "reward": ("reward", "score", "raw_reward", "token_level_scores", "rewards", "scores", "total_reward"),
     "advantage": ("advantage", "advantages", "adv", "a"),
@@ -80,7 +72,6 @@ ROLES = {
 }
 """Words in the name of a column of log-probabilities that tell whose they are, if no name above does."""
 REFERENCE = re.compile(r"ref|teacher|base|init")  # words for a model that neither sampled nor trains
-PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbers below 0 that are no log-probabilities
 
 
 def canonical(name: str) -> str:

@@ -11,8 +11,7 @@ from fspo.base.command_line import next_step
 
 @dataclass
 class Report:
-    """The report of one import, which is printed and stored as import.json: the files that were read, the columns and
-    metrics that were used (with the table's names), computed, kept under other names or left out, and notes."""
+    """The report of one import, which is printed and stored as import.json."""
 
     source: str
     run: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -18,7 +18,8 @@ from analysis.importing.report import Report
 from analysis.importing.scalars import NO_STEP, import_scalars
 from analysis.importing.sources import Sources, find_sources, read_chunks
 from analysis.importing.watch import CAUSES
-from analysis.log.usable import counted_updates
+from analysis.log.rows import first_step, identify
+from analysis.log.usable import counted_updates, tells_updates
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
@@ -44,8 +45,10 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
     files = {kind: [file.name for file in getattr(sources, kind)] for kind in ("table", "state", "scalars")}
     report = Report(str(source), str(target), files, ignored=sources.ignored)
     with whole_folder(target) as part:
-        _import_table(sources, part, rule, options, report)
-        import_scalars(sources, part, options.updates_per_rollout, options.columns, report)
+        convert, frame = _converted(sources, options, report)
+        if len(frame):
+            _write_table(convert, frame, part, rule, report)
+        import_scalars(sources, part, convert.options.updates_per_rollout, options.columns, report)
         if not report.rows and not report.metric_lines:
             empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
             if report.not_stored[NO_STEP]:
@@ -55,15 +58,33 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
     return report
 
 
-def _import_table(sources: Sources, run: Path, rule: Rule | None, options: ImportOptions, report: Report) -> None:
-    """Write the gradient log of the sources' tables, and complete the report with what it holds and lacks.
-
-    Raise UserError if the tables hold nothing from which something could be told by length."""
+def _converted(sources: Sources, options: ImportOptions, report: Report) -> tuple[Converter, pd.DataFrame]:
+    """Return the rows of the sources' tables, none without tables, and their converter, whose options say how many
+    updates a rollout serves. The number and the first of them (``sources.first_step``) are taken from the rows."""
+    report.damage = []
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
     if not frames:
-        return
-    frame = pd.concat(frames, ignore_index=True)
+        return convert, pd.DataFrame()
+    frame, used = pd.concat(frames, ignore_index=True), report.columns
+    each = identify(frame, named="response_id" in used, prompts=bool({"prompt_id", "prompt", "tokens"} & used.keys()))
+    if options.updates_per_rollout == 1 < each and not {"rollout", "updates_since_rollout"} & used.keys():
+        report.note(f"the same responses stand in {each} successive steps: a rollout serves {each} updates")
+        options = replace(options, updates_per_rollout=each)
+    each, step = options.updates_per_rollout, frame["step"].to_numpy(np.int64)
+    named = [frame[name].to_numpy() for name in ("rollout", "response_id", "prompt_id")["rollout" not in used :]]
+    first = first_step(step, named, each, sources.first_step or int(step.min()) % each)
+    if (options, first) == (convert.options, sources.first_step):
+        return convert, frame
+    sources.first_step = first
+    return _converted(sources, options, report)
+
+
+def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule | None, report: Report) -> None:
+    """Write the rows as a gradient log, and complete the report with what it holds and lacks.
+
+    Raise UserError if they hold nothing from which something could be told by length."""
+    options = convert.options
     user = {name.removeprefix(USER_PREFIX): "float64" for name in frame if str(name).startswith(USER_PREFIX)}
     others = convert.seen.keys() - set(report.columns.values())
     report.user_columns, report.unknown_columns = sorted(others & user.keys()), sorted(others - user.keys())
@@ -103,10 +124,11 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
     of = {ratio: np.asarray(frame.get(columns.log_ratio, unknown)) for ratio, columns in RATIO_COLUMNS.items()}
     of["total"] = of["update"] + of["behaviour"]
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
-    rollout, step = (np.asarray(frame[name], np.int64) for name in ("rollout", "step"))
-    counted = counted_updates(rollout, step, of["update"])[0]
-    updates = np.asarray(frame.get("updates_since_rollout", counted))
-    report.moved = bool(np.any(np.isfinite(of["update"]) & (updates >= 1)))
+    train = np.asarray(frame["phase"] == "train")
+    told = {str(name): column.to_numpy()[train] for name, column in frame.items()}
+    rollout, step = (np.asarray(told[name], np.int64) for name in ("rollout", "step"))
+    counted = counted_updates(rollout, step, told["log_ratio"], told.get("times_used"))[0]
+    report.moved = tells_updates({"updates_since_rollout": counted, **told})
     for text in [*convert.watch.notes(), *_missing(report), *asked]:
         report.note(text)
 

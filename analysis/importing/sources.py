@@ -40,22 +40,13 @@ Part = list[dict[str, Any]] | pa.RecordBatch
 
 @dataclass
 class Sources:
-    """The files of another trainer that an import reads, each list in the order of training: ``state`` (TRL's
-    trainer_state.json), ``scalars`` (metrics, one line for each step), ``table`` (one row for each response); and
-    ``ignored``, sentences on files that were left out."""
+    """The files of another trainer that an import reads, each list in the order of training."""
 
     state: list[Path] = field(default_factory=list)  # TRL's trainer_state.json; a later one repeats earlier ones
     scalars: list[Path] = field(default_factory=list)  # scalars as JSON lines or CSV, one line for each step
     table: list[Path] = field(default_factory=list)  # tables of another trainer, one row for each response
     ignored: list[str] = field(default_factory=list)  # files that were left out, each with the reason
-
-    @property
-    def first_step(self) -> int:
-        """Number of a run's first update: 1 for TRL, which logs an update when it is done, and otherwise 0."""
-        return int(bool(self.state) or any(file.name.startswith(TRL_TABLE) for file in self.table))
-
-    def __bool__(self) -> bool:
-        return bool(self.state or self.scalars or self.table)
+    first_step: int = 0  # number of a rollout's first update, and of the run's; TRL counts from 1
 
 
 def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> Sources:
@@ -81,13 +72,14 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
             if file == path:
                 raise
             found.ignored.append(str(error))
-    if not found:
+    if not (found.state or found.scalars or found.table):
         why = f" ({found.ignored[0]})" if found.ignored else ""
         what = "is" if path.is_file() else f"holds no log that can be read{why}:"
         raise UserError(
             f"{path} {what} neither {STATE}, verl's console text, nor a .jsonl, .csv or .parquet of scalars by step or "
             "of one row a response"
         )
+    found.first_step = int(bool(found.state) or any(file.name.startswith(TRL_TABLE) for file in found.table))
     return found
 
 

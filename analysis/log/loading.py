@@ -15,7 +15,7 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import CORRECTED, RATIOS, UPDATE, LoggedRatio
 from analysis.log.rows import Rows
 from analysis.log.stream import InMemory, Stream
-from analysis.log.usable import ROW_COLUMNS, columns_of, nothing, usable
+from analysis.log.usable import ROW_COLUMNS, SEVERAL, columns_of, nothing, usable
 from analysis.rules.recompute import differing
 from fspo.base.errors import UserError
 from fspo.gradlog import gone_rule, header_rule, read_files
@@ -158,7 +158,7 @@ def load_run(
     logged = ratio.fields(logged)
     rows, counts = usable(log, partition, None, ratio, nothing if stream else recomputed)
     if len(rows) == 0:
-        raise UserError(f"{path}: {_nothing(counts, ratio, imported)}")
+        raise UserError(f"{path}: {_nothing(counts, ratio, imported, path)}")
     rule = own if own is not None and own.on == ratio.on else None
     names = log.column("rule") if clip is None and "rule" in log else []
     label = clip.label if clip else str(names[0]) if len(names) else "unknown"
@@ -256,10 +256,8 @@ def logged_columns(files: list[LogFile], names: Sequence[str] = ROW_COLUMNS) -> 
     )
 
 
-def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> str:
-    """Return a text that says why no row can be analysed, and what the user can do about it.
-
-    ``imported`` says that the log was made from another trainer's table."""
+def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool, path: Path) -> str:
+    """Return why no row of a log, ``imported`` from another trainer's table or not, can be analysed, and what to do."""
     if not counts["rows"]:
         return "the log holds no row of the phase train: let the trainer write its updates, or remove the empty files"
     if counts["rows_without_S"] == counts["rows"] and not ratio.once:
@@ -276,13 +274,9 @@ def _nothing(counts: Mapping[str, int], ratio: LoggedRatio, imported: bool) -> s
     if ratio.once:
         return "no row in the first epoch has a value of the column to bin by: choose another with --by"
     if counts["rows_before_an_update"] and counts["rows_without_coordinate"] == 0:
-        told = "no row with an update since its rollout, so S is 0 everywhere; "
-        if imported:
-            return told + (
-                "import rows of later updates too (--updates-per-rollout), or analyse the mismatch between "
-                "sampler and trainer with --on behaviour"
-            )
-        return told + "train with more than one minibatch or epoch a rollout"
+        told = f"no row with an update since its rollout, so S is 0 everywhere: {SEVERAL}"
+        table = ", import rows of later updates too (--updates-per-rollout), or analyse the mismatch (--on behaviour)"
+        return f"{told}{table if imported else ''}; what else there is to see: fspo doctor {path}"
     return "no row after an update has a value of the column to bin by: choose another with --by"
 
 

@@ -40,8 +40,6 @@ class Rows:
     used: Ints
     updates: Ints  # number of updates since the row's rollout was sampled
     length: Floats
-    # S is the log-ratio that is analysed (see analysis.log.ratio), not always that of the update. The fields k3 and
-    # sigma2 below are computed from the same log-ratio.
     S: Floats
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
@@ -124,6 +122,10 @@ DENSE = 4
 """The function `numbered` uses a table with one entry for each possible key, which is faster than hashing, if the table
 has at most this many entries for each row."""
 
+MOST, CLEARLY = 0.6, 0.9
+"""Responses serve several updates if ``MOST`` of the rows stand in equally many steps, two or more. An offset of the
+rollouts is taken from the rows if it divides at most the share ``CLEARLY`` as often prompts or responses."""
+
 
 def row_names(rollout: Ints, step: Ints, response: Ints) -> pd.MultiIndex:
     """Return an index of rows (N,) by rollout, step and response, integer columns (N,) that together identify a row."""
@@ -183,15 +185,61 @@ def _combined(keys: tuple[Ints, ...]) -> Ints | None:
 
 
 def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
-    """Return for each row (N,) how many rows of the same rollout and response there are at earlier steps."""
+    """Return for each row (N,) at how many earlier steps there are rows of the same rollout and response."""
     order = np.lexsort((step, response, rollout))
     same = np.zeros(len(order), bool)
     same[1:] = (rollout[order][1:] == rollout[order][:-1]) & (response[order][1:] == response[order][:-1])
-    position = np.arange(len(order))
-    start = np.maximum.accumulate(np.where(same, 0, position))
+    steps = np.cumsum(np.diff(step[order], prepend=0) != 0)
+    start = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
     used = np.empty(len(order), np.int64)
-    used[order] = position - start
+    used[order] = steps - steps[start]
     return used
+
+
+def identify(frame: pd.DataFrame, *, named: bool, prompts: bool) -> int:
+    """Number the responses of a table (column response_id), and return how many updates a rollout serves: 1 if the same
+    responses do not stand in several steps.
+
+    An id (``named``) that stands under several prompts in a step is an index within the group, and counts together with
+    the prompt. Without ids, rows of several steps are one response if their prompt (if ``prompts`` are known), text,
+    length, reward and advantage are equal."""
+    if named and np.any(frame.groupby(["step", "response_id"])["prompt_id"].nunique() > 1):
+        frame["response_id"] = numbered(*(frame[name].to_numpy() for name in ("prompt_id", "response_id")))
+    same = [name for name in ("response_id", "length", "reward", "advantage") if name in frame]
+    response = frame.groupby([*same, *["prompt_id"] * prompts], dropna=False).ngroup().to_numpy()
+    each = updates_of(frame[["step"]].assign(response=response))
+    if not named:
+        place = frame.groupby([frame["step"], response]).cumcount().to_numpy()
+        frame["response_id"] = 1 + (numbered(response, place) if each > 1 else np.arange(len(frame)))
+    return each
+
+
+def updates_of(rows: pd.DataFrame) -> int:
+    """Return how many updates a rollout serves, if most responses stand in several steps, equally many, and the steps
+    fall into equally long parts that share no response; else 1. ``rows`` has the columns step and response."""
+    steps = np.unique(rows["step"])
+    of = rows.drop_duplicates(keep=False).groupby("response")["step"].agg(["min", "max", "size"])
+    count = np.bincount(of["size"], of["size"], 2)
+    if (times := int(count.argmax())) < 2 or count[times] < MOST * len(rows):
+        return 1
+    of = of[of["size"] == times]
+    crossing = np.zeros(len(steps) + 1)  # responses that stand in a step, or before it, and after it
+    np.add.at(crossing, np.searchsorted(steps, of["min"]), 1)
+    np.add.at(crossing, np.searchsorted(steps, of["max"]), -1)
+    ends = steps[np.cumsum(crossing)[:-1] == 0]
+    sizes = np.diff(ends, prepend=steps[0] - 1)
+    each = int(sizes.max())
+    return each if np.all(sizes[1:-1] == each) and (len(sizes) > 1 or each == times) else 1
+
+
+def first_step(step: Ints, named: Sequence[Ints], each: int, start: int) -> int:
+    """Return the number of a rollout's first update, of rollouts with ``each`` updates: that which divides prompts or
+    responses (``named``) over the fewest rollouts, and ``start`` if that is not clearly fewer."""
+    for names in named:
+        divided = [int(numbered((step - start + back) // each, names).max()) + 1 for back in range(each)]
+        if min(divided) < CLEARLY * divided[0]:
+            return start - int(np.argmin(divided))
+    return start
 
 
 def windows(rollout: Ints, size: int) -> Ints:

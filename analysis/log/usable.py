@@ -20,10 +20,13 @@ from fspo.gradlog import GradLog
 ROW_COLUMNS = (
     *("rollout", "step", "updates_since_rollout", "times_used", "prompt_id", "response_id", "length", "log_ratio"),
     *("reward", "advantage", "sum_sq_log_ratio", "k3_sum", "drift", "band_accept", "side", "multiplier", "weight"),
-    *("lo", "hi"),
-    *("score_status", "rule"),
+    *("lo", "hi", "score_status", "rule"),
 )
-
+SEVERAL = (
+    "use a rollout for several updates (TRL: steps_per_generation above gradient_accumulation_steps, or num_iterations "
+    "above 1)"
+)
+"""What to do for an S that is not 0."""
 Recompute = Callable[[GradLog], Mapping[str, int]]
 """Type of a function that compares logged columns with recomputed ones and returns, by name, how many rows differ."""
 
@@ -110,26 +113,27 @@ def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
     return log, counts
 
 
-def _updates(log: GradLog, rollout: Ints, step: Ints) -> Ints:
-    """Return each row's number of updates since its rollout (N,), as logged or else counted from the steps."""
-    if "updates_since_rollout" in log:
-        return log.column("updates_since_rollout").astype(np.int64, copy=False)
-    return counted_updates(rollout, step, log.column("log_ratio"))[0]
+def tells_updates(columns: Mapping[str, Any]) -> bool:
+    """Return whether an analysis of S has a row of a log with these ``columns`` (N,): one with S and a length, after an
+    update since its rollout, that is no repeat of another."""
+    good = np.isfinite(columns["log_ratio"]) & (columns["length"] >= 1)
+    keys = (np.asarray(columns[name][good], np.int64) for name in ("rollout", "step", "response_id"))
+    return bool(np.any(columns["updates_since_rollout"][good][~repeated(*keys)] >= 1))
 
 
-def counted_updates(rollout: Ints, step: Ints, S: Floats) -> tuple[Ints, bool]:
+def counted_updates(rollout: Ints, step: Ints, S: Floats, used: NDArray[Any] | None = None) -> tuple[Ints, bool]:
     """Return for each row the number of updates since its rollout (N,), computed from ``step``; and whether ``step``
     counts rollouts instead of updates.
 
-    The number is the row's step less the first step of its rollout. If every rollout has a single step and yet S is not
-    0 everywhere, then ``step`` counts rollouts, and every row gets the number 1: it was logged after an update."""
+    The number is the row's step less the first step of its rollout, or the logged number of times that its response was
+    ``used`` if that is larger. If every rollout has a single step and yet S is not 0 everywhere, then ``step`` counts
+    rollouts, and every row gets at least the number 1: it was logged after an update."""
     number, code = np.unique(rollout, return_inverse=True)
     first = np.full(len(number), np.iinfo(np.int64).max)
     np.minimum.at(first, code, step)
     updates = step - first[code]
-    if not updates.any() and np.any(np.nan_to_num(S)):
-        return np.ones_like(updates), True
-    return updates, False
+    by_rollout = bool(not updates.any() and np.any(np.nan_to_num(S)))
+    return np.fmax(updates + by_rollout, 0 if used is None else used).astype(np.int64), by_rollout
 
 
 def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: LoggedRatio) -> tuple[Rows, Ints]:
@@ -147,11 +151,11 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
     response = column("response_id", 0, np.int64)
     prompt = column("prompt_id", 0, np.int64)
     cluster = numbered(rollout, prompt)
-    updates = _updates(log, rollout, step)
-    if "times_used" in log:
-        used = column("times_used", 0, np.int64)
+    used = column("times_used", 0, np.int64) if "times_used" in log else appearances(rollout, response, step)
+    if "updates_since_rollout" in log:
+        updates = column("updates_since_rollout", 0, np.int64)
     else:
-        used = appearances(rollout, response, step)
+        updates = counted_updates(rollout, step, log.column("log_ratio"), used)[0]
     S, length = ratio.of(log).astype(np.float64, copy=False), column("length", 1, np.float64)
     A = column("advantage", np.nan, np.float64)
     k3_sum, sum_sq = (column(name, np.nan, np.float64) for name in (ratio.k3_sum, ratio.sum_sq))
@@ -165,30 +169,9 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
     reward = column("reward", np.nan, np.float64)
     coordinate = coordinates(log, partition)
     rows = Rows(
-        rollout=rollout,
-        step=step,
-        used=used,
-        updates=updates,
-        length=length,
-        S=S,
-        A=A,
-        cluster=cluster,
-        prompt=prompt,
-        reward=reward,
-        k3_sum=k3_sum,
-        k2_sum=sum_sq / 2,
-        k2_max=largest[0],
-        k3_max=largest[1],
-        k3=drifts[0],
-        sigma2=drifts[1],
-        k3_lagged=drifts[2],
-        sigma2_lagged=drifts[3],
-        lo=done("lo", np.nan, np.float64),
-        hi=done("hi", np.nan, np.float64),
-        drift=done("drift", np.nan, np.float64),
+        *(rollout, step, used, updates, length, S, A, cluster, prompt, reward, k3_sum, sum_sq / 2, *largest, *drifts),
+        **{name: done(name, np.nan, np.float64) for name in ("lo", "hi", "drift", "multiplier", "weight")},
         side=done("side", 0, np.int64),
-        multiplier=done("multiplier", np.nan, np.float64),
-        weight=done("weight", np.nan, np.float64),
         band_accept=done("band_accept", False, np.bool_),
         response=response,
         coordinate=coordinate,

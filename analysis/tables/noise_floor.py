@@ -47,14 +47,8 @@ def read_noise(run: Run) -> tuple[GradLog | None, Notes]:
     The log is None if the folder has none or it cannot be read. It is None too if the analysed log-ratio is not the
     update's S, because the noise floor is measured for S only."""
     columns = [
-        "rollout",
-        "prompt_id",
-        "response_id",
-        "length",
-        "log_ratio",
-        "band_accept",
-        run.partition.column,
-        SOURCE,
+        *("rollout", "prompt_id", "response_id", "length", "log_ratio", "band_accept"),
+        *(run.partition.column, SOURCE),
     ]
     if run.ratio.on != "update" or not (run.path / NOISE / GRADLOG).is_dir():
         return None, Notes()

@@ -214,9 +214,7 @@ def scalars(run, **values):
     """Ten lines of metrics and no gradient log; a callable gets the line's number."""
     run.mkdir(exist_ok=True)
     lines = [{k: v(i) if callable(v) else v for k, v in values.items()} for i in range(10)]
-    text = "".join(
-        json.dumps({"rollout": i, "step": i, "phase": "train"} | line) + "\n" for i, line in enumerate(lines)
-    )
+    text = "".join(json.dumps({"rollout": i, "step": i, "phase": "train"} | one) + "\n" for i, one in enumerate(lines))
     (run / "metrics.jsonl").write_text(text)
     return run
 

@@ -48,8 +48,7 @@ def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_short_rollout_is_no_gap_where_groups_are_selected(tmp_path, selected):
     """DAPO draws until it has enough groups with different rewards, or gives up."""
-    run = write_simulated_run(
-        tmp_path / "sound", SimulatedRun(selected=selected, rollouts=12, lengths=(6, 40), group=4), 5
-    )
+    plan = SimulatedRun(selected=selected, rollouts=12, lengths=(6, 40), group=4)
+    run = write_simulated_run(tmp_path / "sound", plan, 5)
     short = rewritten(run, tmp_path / "short", lambda c, r, i: kept(c, (c["prompt_id"] != 3) | (i != 7)), 0)
     assert ("log" in issues(short)) != selected

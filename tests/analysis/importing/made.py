@@ -11,14 +11,8 @@ from fspo.gradlog import read_log
 
 NEW = [[-1.0, -2.0, -0.5], [-0.25], [-3.0, -1.0]]
 OLD = [[-1.5, -2.0, -0.25], [-0.5], [-3.0, -2.0]]
-TOKENS = {
-    "step": [0, 0, 1],
-    "prompt": ["a", "a", "b"],
-    "completion": ["xyz", "x", "xy"],
-    "advantages": [1.0, -1.0, 0.5],
-    "old_log_probs": OLD,
-    "new_log_probs": NEW,
-}
+TOKENS = {"step": [0, 0, 1], "prompt": ["a", "a", "b"], "completion": ["xyz", "x", "xy"]}
+TOKENS |= {"advantages": [1.0, -1.0, 0.5], "old_log_probs": OLD, "new_log_probs": NEW}
 
 
 def write(path, columns):

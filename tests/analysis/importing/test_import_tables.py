@@ -1,6 +1,5 @@
 """Per-response tables of every form become the same gradient log; the arithmetic is checked by hand."""
 
-import functools
 import json
 from functools import partial
 
@@ -144,18 +143,43 @@ def test_the_rule_that_trained_stands_in_the_header(tmp_path):
     assert log.metadata["aggregation"] == "token"
 
 
-def test_updates_and_groups_by_count(tmp_path):
-    columns = {
-        "step": np.repeat(np.arange(6), 4),
-        "log_ratio": np.zeros(24),
-        "length": [5] * 24,
-        "advantage": [1.0] * 24,
-    }
+@pytest.mark.parametrize("first", [0, 1])
+def test_updates_and_groups_by_count(tmp_path, first):
+    columns = {"log_ratio": np.zeros(24), "length": [5] * 24, "advantage": [1.0] * 24}
+    columns["step"] = first + np.repeat(np.arange(6), 4)  # nothing tells of rollouts but the smallest step
     report, log = imported(tmp_path, columns, updates_per_rollout=3, group_size=2)
     assert log.column("rollout").tolist() == [0] * 12 + [1] * 12
     assert log.column("updates_since_rollout").tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0] * 4 + [1] * 4 + [2] * 4
     assert log.column("prompt_id").tolist() == (np.arange(24) // 2).tolist()
     assert report.rollouts == 2
+
+
+def reused(order):
+    """Rows of steps 1, 2, ...: each has the 16 responses, with ids from 0 in a group, that a letter of order names."""
+    rng = np.random.default_rng(0)
+    of = {a: [(f"{a}{i // 4}", i % 4, int(rng.integers(20, 400)), rng.normal()) for i in range(16)] for a in order}
+    names = ("step", "log_ratio", "prompt_id", "completion_id", "length", "advantage")
+    return pd.DataFrame([(step, 0.0, *row) for step, a in enumerate(order, 1) for row in of[a]], columns=names)
+
+
+@pytest.mark.parametrize("without", ["", "completion_id"])
+@pytest.mark.parametrize("rollouts", ["a1b2c3d4e5f6", "a0a0b1b1c2c2d3d3", "a0b1b1c2c2d3d3e4", "a0b0a0b0c1d1c1d1"])
+def test_responses_that_stand_in_several_steps_show_the_updates_of_a_rollout(tmp_path, without, rollouts):
+    report, log = imported(tmp_path, reused(rollouts[::2]).drop(columns=without or []))
+    assert log.column("rollout").tolist() == [int(n) for n in rollouts[1::2] for _ in range(16)]
+    once = rollouts.startswith("a1")
+    assert any("same responses" in note for note in report.notes) != once
+    told = {answer.id for answer in examine(tmp_path / "run").issues}
+    assert told & {"counters", "s_zero", "old_recomputed"} == {"s_zero" if once else "old_recomputed"}
+
+
+@pytest.mark.parametrize(("first", "cut"), [(0, 0), (1, 0), (1, 1), (6, 1)])
+def test_a_rollout_begins_where_its_prompts_do(tmp_path, first, cut):
+    place = np.arange(4 * cut, 32)
+    columns = {"step": first + place // 4, "prompt_id": 4 * (place // 8) + place % 4, "length": place + 5}
+    _, log = imported(tmp_path, columns | {"log_ratio": place * 0.0}, updates_per_rollout=2)
+    assert (log.column("rollout") - log.column("rollout")[-1] + 3).tolist() == (place // 8).tolist()
+    assert log.column("updates_since_rollout").tolist() == (place // 4 % 2).tolist()
 
 
 def test_given_columns_unknown_columns_and_user_columns(tmp_path):
@@ -167,9 +191,8 @@ def test_given_columns_unknown_columns_and_user_columns(tmp_path):
 
 
 def test_columns_on_the_command_line(tmp_path):
-    table = write(
-        tmp_path / "t.csv", {"step": [0], "prompt": ["a"], "mine": [0.5], "length": [3], "adv": [1.0], "acc": [1]}
-    )
+    table = {"step": [0], "prompt": ["a"], "mine": [0.5], "length": [3], "adv": [1.0], "acc": [1]}
+    table = write(tmp_path / "t.csv", table)
     columns = ["--columns", "{log_ratio: mine, reward: acc}"]
     assert main(["import", str(table), "--out", str(tmp_path / "run"), *columns]) == 0
     log = read_log(tmp_path / "run")
@@ -231,9 +254,7 @@ def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
     assert np.sort(run.rows.S) == pytest.approx(np.sort(expected))
     tables, _ = analyse(run, bins_of([run], Options()), Options())
     table = tables["acceptance"]
-    trained = table[
-        (table.source == "trained") & (table.measure == "band") & (table.bin == -1) & (table.subset == "all")
-    ]
+    trained = table.query("source == 'trained' and measure == 'band' and bin == -1 and subset == 'all'")
     L = np.array([len(r["log_probs"]) for r in rows if r["step"] % 2])
     assert trained.estimate.item() == pytest.approx(np.mean(np.abs(expected) <= 0.03 * np.sqrt(L)))
     assert examine(out).issues == []
@@ -279,7 +300,7 @@ GROUPS = {
     ],
 )
 def test_advantages_are_made_of_rewards_within_groups(tmp_path, monkeypatch, rule, estimator, expected):
-    three = functools.partial(read_chunks, rows=3)  # groups lie in several chunks
+    three = partial(read_chunks, rows=3)  # groups lie in several chunks
     monkeypatch.setattr("analysis.importing.run.read_chunks", three)
     report, log = imported(tmp_path, GROUPS, rule=rule)
     scale = np.sqrt(2) if estimator == "grpo" else 1.0
@@ -317,9 +338,8 @@ def test_lists_of_numpys_numbers_in_a_csv_are_read(tmp_path):
     """pandas writes a list of numpy's numbers as [np.float64(-0.5), ...]."""
     table = tmp_path / "rows.csv"
     tokens = [list(-np.arange(1.0, n + 3) / 8) for n in range(16)]
-    pd.DataFrame({"prompt_id": np.arange(16) // 4, "old_log_probs": tokens, "log_probs": tokens}).to_csv(
-        table, index=False
-    )
+    columns = {"prompt_id": np.arange(16) // 4, "old_log_probs": tokens, "log_probs": tokens}
+    pd.DataFrame(columns).to_csv(table, index=False)
     assert "np.float64(-0.125)" in table.read_text()
     import_run(table, tmp_path / "run")
     assert read_log(tmp_path / "run").column("length").tolist() == list(range(2, 18))

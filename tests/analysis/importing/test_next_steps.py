@@ -27,9 +27,8 @@ def tokens(*names, number=80):
     old, sampler = pairs(responses=number)
     lengths = rng.integers(5, 30, number)
     found = {"old": old, "sampler": sampler, "new": np.minimum(old + 0.02 * rng.normal(size=old.shape), 0)}
-    return {
-        f"{name}_logprobs": [row[:n].tolist() for row, n in zip(found[name], lengths, strict=True)] for name in names
-    }
+    cut = {name: [row[:n].tolist() for row, n in zip(found[name], lengths, strict=True)] for name in names}
+    return {f"{name}_logprobs": rows for name, rows in cut.items()}
 
 
 def sums(*names, number=80):
@@ -64,6 +63,10 @@ INPUTS = {
         "doctor, analyse --on behaviour, figures --on behaviour",
     ),
     "S is 0": (responses() | {"length": np.arange(80) + 1, "log_ratio": np.zeros(80)}, "doctor"),
+    "S is 0 in epochs": (
+        responses() | {"length": np.arange(80) + 1, "log_ratio": np.zeros(80), "times_used": np.arange(80) % 2},
+        "doctor, analyse, report, sweep",
+    ),
     "scalars": (METRICS, "doctor"),
 }
 

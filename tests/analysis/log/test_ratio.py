@@ -57,9 +57,7 @@ def test_the_runs_own_rule_is_that_on_the_ratio(stale):
     first = log[log["times_used"] == 0]
     assert [load_run(run, on=on).rule.label for on in ("update", "engine")] == ["fspo", "engine-sqrt"]
     assert load_run(run, on="behaviour").rule is None
-    assert (
-        "correction 'engine-sqrt' acts on another ratio: --on engine" in load_run(run, on="behaviour").notes.warnings[0]
-    )
+    assert "'engine-sqrt' acts on another ratio: --on engine" in load_run(run, on="behaviour").notes.warnings[0]
     analyse_runs([run], Options(rules=("geo-mask",), targets=(0.9,), draws=2, bins=3, on="engine"))
     tables = read_tables([run], on="engine")
     whole = tables["acceptance"].query("source == 'trained' and bin == -1").set_index("measure")["estimate"]

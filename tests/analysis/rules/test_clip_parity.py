@@ -46,12 +46,7 @@ def made(shape, drift, source, weight, adapt, dual, outside):
 RULES = [
     rule
     for shape, drift, source, *more in product(
-        RANGES,
-        ("none", "kl"),
-        ("two_pass", "lagged"),
-        ("sequence", "geometric"),
-        ("none", "exponent"),
-        (None, 1.5),
+        *(RANGES, ("none", "kl"), ("two_pass", "lagged"), ("sequence", "geometric"), ("none", "exponent"), (None, 1.5)),
         ("drop", "truncate", "cap", "mask"),
     )
     if (source == "two_pass" or (drift != "none" and shape == "sqrt")) and (rule := made(shape, drift, source, *more))

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.log.rows import appearances
 from analysis.rules.estimator_fit import BIASED, PERMUTED, WRONG, estimator_fit
 from analysis.rules.recompute import FOLLOWS_FROM, recompute
 from fspo.advantages import ESTIMATORS, advantages
@@ -14,6 +15,10 @@ from fspo.rules import correction, preset, token_k3
 N, GROUP = 512, 8
 CORRECTIONS = [correction(name) for name in ("mis", "geo-mask", "engine-sqrt")]
 FOLLOWED = preset("fspo", adapt="range", target=0.8).rule
+
+
+def test_a_response_appears_at_each_earlier_step_once():
+    assert appearances(*map(np.array, ([0] * 6, [1, 1, 2, 1, 2, 1], [3, 3, 3, 5, 6, 5]))).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.fixture

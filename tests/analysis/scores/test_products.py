@@ -151,9 +151,8 @@ def test_intervals_widen_by_the_sketch_and_not_for_exact_scores():
     rng = np.random.default_rng(0)
     vectors, bins, cluster = rng.normal(size=(40, 30)) + 0.5, np.zeros(40, int), np.repeat(np.arange(10), 4)
     c, w = (rng.random((40, 2)) < 0.8).astype(float), np.ones((40, 1))
-    found = [
-        cosines((vectors, bins, cluster, c, w), width=width).interval(1, [0]) for width in (math.inf, 2048.0, 64.0)
-    ]
+    of = (vectors, bins, cluster, c, w)
+    found = [cosines(of, width=width).interval(1, [0]) for width in (math.inf, 2048.0, 64.0)]
     spans = [high - low for _, low, high in found]
     assert spans[0] < spans[1] < spans[2]
 
