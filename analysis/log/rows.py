@@ -40,7 +40,7 @@ class Rows:
     used: Ints
     updates: Ints  # number of updates since the row's rollout was sampled
     length: Floats
-    S: Floats
+    S: Floats  # of the log-ratio that is analysed (see analysis.log.ratio), as are k3 and sigma2
     A: Floats
     cluster: Ints  # number of the response's cluster, a pair (rollout, prompt_id)
     prompt: Ints

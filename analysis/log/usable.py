@@ -169,14 +169,14 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
     reward = column("reward", np.nan, np.float64)
     coordinate = coordinates(log, partition)
     rows = Rows(
-        *(rollout, step, used, updates, length, S, A, cluster, prompt, reward, k3_sum, sum_sq / 2, *largest, *drifts),
+        rollout=rollout, step=step, used=used, updates=updates, length=length, S=S, A=A, cluster=cluster, prompt=prompt,
+        reward=reward, k3_sum=k3_sum, k2_sum=sum_sq / 2, k2_max=largest[0], k3_max=largest[1], k3=drifts[0],
+        sigma2=drifts[1], k3_lagged=drifts[2], sigma2_lagged=drifts[3], response=response, coordinate=coordinate,
         **{name: done(name, np.nan, np.float64) for name in ("lo", "hi", "drift", "multiplier", "weight")},
         side=done("side", 0, np.int64),
         band_accept=done("band_accept", False, np.bool_),
-        response=response,
-        coordinate=coordinate,
         trend=partition.trend_coordinate(coordinate, spread),
-    )
+    )  # fmt: skip
     return rows, updates
 
 

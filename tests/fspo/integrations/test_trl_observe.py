@@ -134,7 +134,6 @@ def test_trls_rloo_is_observed_as_well(tmp_path):
     assert all(map(torch.equal, plain.model.parameters(), watched.model.parameters()))
     log = read_log(tmp_path / "ObservedRLOOTrainer")
     assert (log.rule.shape, log.rule.range_lo, log.rule.range_hi, log.rule.label) == ("fixed", 0.02, 0.05, "trl-rloo")
-    assert list(log.column("updates_since_rollout")) == [i // 16 % 4 for i in range(128)]
     S, A = log.column("log_ratio"), log.column("advantage")
     assert np.abs(S[log.column("updates_since_rollout") == 0]).max() < 1e-5
     for name, cut in (("low", (np.log(0.98) > S) & (A < 0)), ("high", (np.log(1.05) < S) & (A > 0))):
