@@ -31,10 +31,10 @@ STOPS = ("critical", "warning")
 def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None = None) -> type:
     """Return a subclass of TRL's trainer that also writes the gradient log and trains exactly as that trainer.
 
-    The log has a row for each response and update: S, A, L, versions, the reward, whether the response was truncated
-    and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the engine's log-ratio. The log's rule
-    is TRL's own clip; if no rule of this project does the same, the columns that say what the rule did are null. No
-    option is refused: a warning of one line says what cannot be logged.
+    The log has a row for each response and update: S, A, L, versions, the reward (RLOOTrainer: less the KL penalty),
+    whether the response was truncated and, where the sampler gave log-probabilities (vLLM, or a ``rollout_func``), the
+    engine's log-ratio. The log's rule is TRL's own clip; if no rule of this project does the same, the columns that say
+    what the rule did are null. No option is refused: a warning of one line says what cannot be logged.
 
     Parameters
     ----------
@@ -62,8 +62,7 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
         if stop_on not in STOPS:
             raise unknown_name("stop_on", stop_on, STOPS)
         reason = getattr(import_module("analysis.live.stop"), stop_on)
-    reason = reason and staticmethod(reason)  # static, so that it is no method of the trainer
-    options = {"score_every": score_every, "reason": reason}
+    options = {"score_every": score_every, "reason": reason and staticmethod(reason)}  # no method of the trainer
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
 
@@ -89,7 +88,7 @@ class _ObservedTrainer(LoggedTrainer):
     """A mixin that lets a trainer's loss run unchanged and keeps the log-probabilities that the loss computed."""
 
     reason: Reason | None = None
-    _seen: tuple[Tensor, Tensor | None, Any] | None = None
+    _seen: tuple[Any, ...] = ()  # what TRL's method returned: log-probabilities (B, T), entropies, ...
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -114,27 +113,31 @@ class _ObservedTrainer(LoggedTrainer):
             self.add_callback(_Stop(self))
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._seen = self._seen or found  # the policy's; those of a reference follow
-        return found
+        self._seen += (super()._get_per_token_logps_and_entropies(*args, **kwargs),)
+        return self._seen[-1]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._seen = None
+        self._seen = ()
         output = super()._generate_and_score_completions(inputs)
-        if "old_logps" in output and self._seen is not None:  # RLOOTrainer hands on the sum over tokens alone
-            output[PREFIX + "old"] = self._seen[0]
+        if self.model.training and "old_logps" in output:  # RLOOTrainer hands on sums alone, and penalises the reward
+            old, *reference = (logps for logps, *_ in self._seen)
+            output[PREFIX + "old"], reward = old, PREFIX + "reward"
+            if self.reward_clip_range:
+                output[reward] = output[reward].clamp(*self.reward_clip_range)
+            for ref in reference:
+                output[reward] = output[reward] - self.beta * ((old - ref) * output["completion_mask"]).sum(1)
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
         scores = self.take_scores(inputs)
-        self._seen = None
+        self._seen = ()
         loss = super()._compute_loss(model, inputs)
-        seen, self._seen = self._seen, None
-        if seen is None:
+        if not self._seen:
             warnings.warn("the loss computed no log-probabilities through TRL's method: no row is logged", stacklevel=2)
             return loss
+        seen = self._seen[0]
         new, mask, A = seen[0].detach(), loss_mask(inputs), inputs["advantages"].detach().float()
         if A.ndim == 2:
             warnings.warn("advantages differ between the tokens of a response: their mean is logged", stacklevel=2)

@@ -121,9 +121,10 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
     assert analysis([str(tmp_path)]) == 0
 
 
-def test_trls_rloo_is_observed_as_well(tmp_path):
+def test_trls_rloo_is_observed_as_well(tmp_path, monkeypatch):
     """The weights stay the same, and TRL's shares of clipped responses follow from the log, update by update."""
-    options = {"max_completion_length": 24, "max_steps": UPDATES, "beta": 0.0, "epsilon": 0.02, "epsilon_high": 0.05}
+    monkeypatch.setattr("trl.trainer.rloo_trainer.create_model_from_path", lambda *_, **__: build_embedded_model(1))
+    options = {"max_completion_length": 24, "max_steps": UPDATES, "epsilon": 0.02, "epsilon_high": 0.05}
     options |= {"steps_per_generation": 4, "num_iterations": 2, "logging_steps": 1, "disable_dropout": True}
     options |= {"per_device_train_batch_size": ROWS}
     kinds = (RLOOTrainer, observe(RLOOTrainer))
@@ -136,6 +137,9 @@ def test_trls_rloo_is_observed_as_well(tmp_path):
     assert (log.rule.shape, log.rule.range_lo, log.rule.range_hi, log.rule.label) == ("fixed", 0.02, 0.05, "trl-rloo")
     S, A = log.column("log_ratio"), log.column("advantage")
     assert np.abs(S[log.column("updates_since_rollout") == 0]).max() < 1e-5
+    prompt, reward = log.column("prompt_id"), log.column("reward")
+    others = (np.bincount(prompt, reward) / np.bincount(prompt))[prompt]  # each prompt has four responses
+    np.testing.assert_allclose(A, 4 / 3 * (reward - others), atol=1e-3)  # less the KL to the reference, as A is
     for name, cut in (("low", (np.log(0.98) > S) & (A < 0)), ("high", (np.log(1.05) < S) & (A > 0))):
         reported = [entry[f"clip_ratio/{name}_mean"] for entry in plain.state.log_history[:UPDATES]]
         np.testing.assert_allclose(cut.reshape(UPDATES, -1).mean(1), reported, atol=1e-6)
