@@ -122,8 +122,8 @@ class _ObservedTrainer(LoggedTrainer):
         if self.model.training and "old_logps" in output:  # RLOOTrainer hands on sums alone, and penalises the reward
             old, *reference = (logps for logps, *_ in self._seen)
             output[PREFIX + "old"], reward = old, PREFIX + "reward"
-            if self.reward_clip_range:
-                output[reward] = output[reward].clamp(*self.reward_clip_range)
+            if ends := getattr(self, "reward_clip_range", None):
+                output[reward] = output[reward].clamp(*ends)
             for ref in reference:
                 output[reward] = output[reward] - self.beta * ((old - ref) * output["completion_mask"]).sum(1)
         return output
