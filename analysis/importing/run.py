@@ -104,8 +104,7 @@ def _import_table(sources: Sources, run: Path, rule: Rule | None, options: Impor
     of["total"] = of["update"] + of["behaviour"]
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
     rollout, step = (np.asarray(frame[name], np.int64) for name in ("rollout", "step"))
-    counted = counted_updates(rollout, step, of["update"])[0]
-    updates = np.asarray(frame.get("updates_since_rollout", counted))
+    updates = np.asarray(frame.get("updates_since_rollout", counted_updates(rollout, step, of["update"])[0]))
     report.moved = bool(np.any(np.isfinite(of["update"]) & (updates >= 1)))
     for text in [*convert.watch.notes(), *_missing(report), *asked]:
         report.note(text)
