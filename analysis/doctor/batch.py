@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import Floats, Patient, enough
+from analysis.doctor.patient import Patient, enough
 from analysis.log.rows import repeated
 from fspo.gradlog import metric_names as metric
 from fspo.stats.intervals import sample_interval
@@ -86,10 +86,8 @@ def dropped_sequences(p: Patient) -> Answer:
         shares["have no token left"] = p.rows.share("rows without a token (wholly masked)", empty)
     live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))
     if live.has("multiplier", "side") and (p.rule is None or p.rule.level == "sequence") and not enough(live):
-        muted = (live["multiplier"] == 0) & (live["side"] == 0)
-        shares["have A != 0 and no gradient, though the rule kept them"] = live.share(
-            "kept rows with multiplier 0", muted
-        )
+        muted = live.share("kept rows with multiplier 0", (live["multiplier"] == 0) & (live["side"] == 0))
+        shares["have A != 0 and no gradient, though the rule kept them"] = muted
     lost = {what: share for what, share in shares.items() if share.low > DROPPED}
     if lost:
         return found(
@@ -143,9 +141,8 @@ def mean_length(p: Patient) -> Answer:
     told: dict[float, list[float]] = {}
     for rollout, length in p.metrics[metric.MEAN_LENGTH]:
         told.setdefault(rollout, []).append(length)
-    off: Floats = np.array([np.mean(told.get(float(n), [np.nan])) for n in number]) - np.bincount(index, rows.L) / (
-        np.bincount(index)
-    )
+    off = np.array([np.mean(told.get(float(n), [np.nan])) for n in number])
+    off -= np.bincount(index, rows.L) / np.bincount(index)
     off = off[np.isfinite(off)]
     if len(off) < MIN_ROLLOUTS:
         return not_checked(f"{len(off)} rollouts with a mean length in the metrics, {MIN_ROLLOUTS} are wanted")

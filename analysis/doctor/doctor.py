@@ -77,18 +77,10 @@ class Doctor:
 
     @staticmethod
     def of(run: str | Path, metadata: Mapping[str, Any] | None = None, most: int = KEPT) -> Doctor:
-        """Make the doctor of a run folder from the header of its log (``metadata``).
+        """Make the doctor of a run folder from the header of its log (``metadata``), which keeps at most ``most`` rows
+        for the checks (`analysis.doctor.patient.KEPT`).
 
-        Parameters
-        ----------
-        most : int
-            Largest number of rows kept for the checks (`analysis.doctor.patient.KEPT`).
-
-        Raises
-        ------
-        UserError
-            If the header's rule or the configuration cannot be read.
-        """
+        Raise UserError if the header's rule or the configuration cannot be read."""
         path, metadata = Path(run), metadata or {}
         config, named = saved_config(path), metadata.get("aggregation")
         aggregation = named if isinstance(named, str) else _of_preset(config, "aggregation")
@@ -129,8 +121,7 @@ class Doctor:
         """Return the answers of all checks about the rows that were read so far."""
         rows = self.kept.joined()
         notes, imported = [*self.notes, *self.kept.notes()], self.kept.imported
-        metrics = metrics_of(self.path, notes)
-        tokens = digest_of(self.path)
+        metrics, tokens = metrics_of(self.path, notes), digest_of(self.path)
         patient = Patient(self.rule, self.aggregation, rows, frozenset(self.kept.valued), metrics, tokens)
         self.scalars = bool(metrics)
         fair, selected = by_rewards(rows)
@@ -166,9 +157,7 @@ class Doctor:
 
 
 def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:
-    if not isinstance(metadata.get(name), Mapping):
-        return None
-    return GradLog(None, {"rule": metadata[name]}).rule
+    return GradLog(None, {"rule": metadata[name]}).rule if isinstance(metadata.get(name), Mapping) else None
 
 
 def _setting(config: Any, *names: str) -> Any:

@@ -19,12 +19,9 @@ __all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path) -> Diagnosis:
-    """Examine a run folder with every check.
-
-    If another trainer's folder or file holds metrics but no table with a row for each response, examine the metrics.
+    """Examine a run folder with every check, or another trainer's metrics, if it holds no table of responses.
 
     Where there is no gradient log, what the package rldoctor finds in the metrics is added, if it is installed.
-
     Raise UserError if there is no log to examine."""
     path = Path(run)
     if not path.is_file():

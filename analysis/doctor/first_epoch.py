@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, Line
+from analysis.doctor.line import FLOAT32, SOUND, Line
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.rules.recompute import ratio
 from analysis.stats.anytime import AnytimeMean
@@ -160,7 +160,7 @@ class FirstEpoch:
             return clear("E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence)
         text = f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): "
         if self.carriers:
-            return found(text + self.carriers, LOOK, evidence, since=since)
+            return found(text + self.carriers, SOUND, evidence, since=since)
         if positive is not None:
             return found(
                 f"E[S] is above 0 ({of_S:.3g} nats) in the first epoch, which no ratio to the distribution that drew "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ OFFSET = 0.02
 sum of e^s - 1 - s over the token log-ratios s of x."""
 CARRIERS = 64
 """Largest number of rows that `Line.carriers` returns."""
-LOOK = "look at their tokens and mask them; the others are sound"
-"""The fix where few responses carry most of x."""
+LOOK = "look at their tokens and mask them"
+SOUND = f"{LOOK}; the others are sound"
+"""The fix where few responses carry most of x, and that where the others were tested."""
 SERIES = 8
 """Least number of rollouts over which x is said to rise."""
 
@@ -35,7 +37,7 @@ class Line:
     sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T5, T13), so x + k3 has mean 0,
     even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
     log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1, with x at most 3, stands
-    for x + k3.
+    for x + k3, which says little where x is below -1.
 
     Parameters
     ----------
@@ -50,8 +52,9 @@ class Line:
     ----------
     x, L, rollout, response, n
         The parameters, without the rows that were left out; the number of rows that remain.
-    size, y : float array (n,)
-        Of each row x^2 / L, and x + k3 or, where k3 is unknown, e^x - 1.
+    size, y, k3 : float array (n,)
+        Of each row x^2 / L; x + k3 or, where k3 is unknown, e^x - 1; and k3 or, where it is unknown, half the variance
+        v L that x has as noise, v the mean of (x - a - b L)^2 / L about the line a + b L fitted to x.
     """
 
     def __init__(
@@ -71,6 +74,9 @@ class Line:
         known = np.isfinite(k3)
         self.y = np.where(known, self.x + k3, np.expm1(np.minimum(self.x, 3.0)))
         self._of_tokens = np.where(known, 2 * k3, self.x**2) / self.L
+        a, b, *_ = self._fitted(self.x)
+        variance = float(np.sum((self.x - a - b * self.L) ** 2 / self.L)) / max(self.n, 1)
+        self.k3 = np.where(known, k3, variance * self.L / 2)
 
     @cached_property
     def rms(self) -> float:
@@ -86,22 +92,27 @@ class Line:
 
     @cached_property
     def carriers(self) -> Ints:
-        """Indices of the rows that together make 90 % of the sum of x^2 / L, the row with the largest x^2 / L first.
-        Empty if that takes more than a twentieth of the rows, or more than ``CARRIERS``, or if no |x| of these rows is
-        1 nat."""
-        largest = np.argsort(-self.size, kind="stable")[:CARRIERS]
+        """Indices of the rows that together make 90 % of the sum of x^2 / L, the row with the largest x^2 / L first,
+        and of others like them: |x| above 1 nat, and x^2 / L as far above the median of the rest as normal noise puts
+        a row in one log of a hundred. Empty if 90 % takes more than a twentieth of the rows, or more than ``CARRIERS``
+        (no more are taken at all), or if no |x| of these rows is 1 nat."""
+        largest = np.argsort(-self.size, kind="stable")[: min(CARRIERS, self.n // 20)]
         share = np.cumsum(self.size[largest]) / max(self.size.sum(), np.finfo(float).tiny)
         k = int(np.searchsorted(share, 0.9)) + 1
-        few = k <= min(len(share), 0.05 * self.n) and np.abs(self.x[largest[:k]]).max() >= 1
-        return largest[:k] if few else largest[:0]
+        if k > len(share) or np.abs(self.x[largest[:k]]).max() < 1:
+            return largest[:0]
+        quantile = NormalDist().inv_cdf
+        far = np.median(np.delete(self.size, largest[:k])) * (quantile(1 - 0.005 / self.n) / quantile(0.75)) ** 2
+        like = (self.size[largest] > far) & (np.abs(self.x[largest]) > 1)
+        return largest[like | (np.arange(len(largest)) < k)]
 
     def carried(self) -> str:
-        """Return a text "k of n responses carry ..." that names three of the few responses that make most of the sum of
-        x^2 / L, if there are such (`carriers`); else ""."""
+        """Return a text "k of n responses carry ..." that names up to eight of the few responses that make most of the
+        sum of x^2 / L, if there are such (`carriers`); else ""."""
         at = self.carriers
         if not len(at):
             return ""
-        share, first = float(self.size[at].sum() / self.size.sum()), at[:3]
+        share, first = float(self.size[at].sum() / self.size.sum()), at[:8]
         named = zip(self.rollout[first].tolist(), self.response[first].tolist(), self.x[first].tolist(), strict=True)
         places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
         return f"{len(at)} of {self.n} responses carry {share:.0%} of it: {places}"
@@ -109,14 +120,12 @@ class Line:
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
         """Return four arrays over half octaves of lengths, without the `carriers`: number of rows, mean log L, second
         and fourth central moment of x."""
-        others = np.ones(self.n, bool)
-        others[self.carriers] = False
-        x, L = self.x[others], self.L[others]
+        x, L = (np.delete(values, self.carriers) for values in (self.x, self.L))
         half = np.unique((2 * np.log2(L)).astype(np.int64), return_inverse=True)[1]
         n = np.bincount(half).astype(np.float64)
         apart = x - (np.bincount(half, x) / n)[half]
         log_length, variance, fourth = (np.bincount(half, v) / n for v in (np.log(L), apart**2, apart**4))
-        return n.astype(np.float64), log_length, variance, fourth
+        return n, log_length, variance, fourth
 
     @cached_property
     def spread(self) -> tuple[float, float]:
@@ -202,9 +211,9 @@ class Line:
 
     @property
     def per_response(self) -> bool:
-        """Whether the mean of x + k3 is mainly a constant of each response, whatever its length L. If the mean of x is
-        above 0 (`above_0`), the mean of x is judged instead, because x + k3 says little where x is large."""
-        a, b, a_error, _ = self._fitted(self.x) if self.above_0 else self.fit
+        """Whether the mean of x + k3 (`k3`) is mainly a constant of each response, whatever its length L. If the mean
+        of x is above 0 (`above_0`), the mean of x is judged instead, because k3 says little where x is large."""
+        a, b, a_error, _ = self._fitted(self.x if self.above_0 else self.x + self.k3)
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
     def systematic(self, apart: float = 0.0) -> bool:
@@ -221,10 +230,12 @@ class Line:
         """
         if self.n < MIN_ROWS:
             return False
-        a, b, a_error, b_error = self.fit
         explained, mean = apart * self.of_tokens, float(self.L.mean())
-        a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
-        return max(a, b * mean) > OFFSET and (a > 5 * a_error or b > 5 * b_error)
+        for a, b, a_error, b_error in (self.fit, self._fitted(self.x + self.k3)):  # both, where k3 is unknown
+            a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
+            if max(a, b * mean) <= OFFSET or (a <= 5 * a_error and b <= 5 * b_error):
+                return False
+        return True
 
     def cause(self, sampler: str) -> str:
         """Return a sentence that names a likely cause of x, judged by the line a + b L fitted to x + k3 as a function
@@ -237,7 +248,7 @@ class Line:
                 "one drew"
             )
         above = f"its mean, {self.x.mean():+.2g} nats, lies above 0, where no distribution that drew puts it; "
-        above = above if self.above_0 else ""
+        above *= self.above_0
         if self.per_response:
             token = "has a token less" if self.fit[0] < 0 else "has a token more"
             return f"{above}its mean does not grow with the length: the sum of {sampler} {token} than the trainer's"
@@ -249,7 +260,7 @@ class Line:
     def evidence(self, name: str) -> tuple[Evidence, Evidence]:
         """Return the two parts of the line fitted to x + k3, a (nats) and b (nats per token), as evidence with
         intervals; ``name`` is what the evidence calls x."""
-        a, b, *errors = self.fit
+        a, b, *errors = self._fitted(self.x + self.k3)
         of_a, of_b = (t_quantile(np.inf) * error for error in errors)
         fitted = f"{name} + k3 (expected: 0)"
         return (
@@ -258,11 +269,12 @@ class Line:
         )
 
 
-def rises(x: Floats) -> bool:
-    """Return whether the values x (N,) rise in their order, by Kendall's test at the level 1/1000."""
+def rises(x: Floats, along: Floats | None = None) -> bool:
+    """Return whether the values x (N,) rise in their order, or with ``along`` (N,), by Kendall's test at the level
+    1/1000."""
     from scipy.stats import kendalltau
 
-    tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)), x)))
+    tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)) if along is None else along, x)))
     return tau > 0 and p < 1e-3
 
 

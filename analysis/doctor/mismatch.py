@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, Line
+from analysis.doctor.line import FLOAT32, LOOK, SOUND, Line, rises
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
@@ -45,6 +45,7 @@ RIVALS = {
 }
 """Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
 USED = "the correction in use removes"
+OF_LAG = "sample with newer weights, or bound D + E; nothing is wrong with the tokens"
 LEFT_OUT = ("placeholder", "mask")
 """Causes whose tokens the import leaves out, so that the others tell what is wrong besides."""
 
@@ -78,6 +79,8 @@ class Mismatch:
     weight, token, below : AnytimeMean
         Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
         ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
+    others : Mismatch, optional
+        That of the other responses, if few carry most of it (`Line.carriers`): it adds words and makes no issue.
     """
 
     line: Line
@@ -88,27 +91,29 @@ class Mismatch:
     weight: AnytimeMean
     token: AnytimeMean
     below: AnytimeMean
+    others: Mismatch | None = None
 
     @staticmethod
-    def of(rows: Rows, fair: Mask) -> Mismatch:
+    def of(rows: Rows, fair: Mask, of_E: bool | None = None) -> Mismatch:
         """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks the rows that would be logged whatever
-        their reward."""
-        first = rows.first & (rows["length"] >= 1)
-        lag, both, rows = rows.lag[first], ratio(rows.columns, "behaviour")[first], rows.take(first)
-        E, rollout = rows["engine_log_ratio"], rows["rollout"]
-        of_E = bool(np.isfinite(E).sum() >= MIN_ROWS)
-        x, k3 = (E, rows["engine_k3_sum"]) if of_E else (both, rows["behaviour_k3_sum"])
+        their reward, and ``of_E`` says whether to measure E, if that is not to depend on the number of rows."""
+        both, first = ratio(rows.columns, "behaviour"), rows.first & (rows["length"] >= 1)
+        E = rows["engine_log_ratio"]
+        of_E = bool(np.isfinite(E[first]).sum() >= MIN_ROWS) if of_E is None else of_E
+        known = first & np.isfinite(E if of_E else both)
+        x, lag, drawn, rows = (E if of_E else both)[known], rows.lag[known], fair[known], rows.take(known)
+        rollout, k3 = rows["rollout"], rows["engine_k3_sum" if of_E else "behaviour_k3_sum"]
         line = Line(x, rows.L, rollout, k3, rows["response_id"])
-        drawn, known = fair[first], np.isfinite(k3)
         weight = AnytimeMean.of((importance_weight(x) - 1)[drawn], rollout[drawn], EACH)
         token = AnytimeMean.of((k3 + x)[drawn], rollout[drawn], EACH, LOST, GAINED)
-        # In a row without k3 the sign of x counts instead, if |x| is at most 1 nat.
-        y = np.where(known, k3 + x, x)
-        signed = drawn & np.isfinite(y) & (y != 0) & (known | (np.abs(x) <= 1))
+        y = x + line.k3
+        signed = drawn & (y != 0)
         below = AnytimeMean.of(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed], EACH)
-        logged, known = rows["correction_weight"], np.isfinite(x)
-        removed = np.where(np.isfinite(logged), logged == 0, np.nan)[known]
-        return Mismatch(line, of_E, k3[known], lag[known], removed, weight, token, below)
+        logged, rest = rows["correction_weight"], np.ones(len(x), bool)
+        removed = np.where(np.isfinite(logged), logged == 0, np.nan)
+        rest[line.carriers] = False
+        others = None if rest.all() else Mismatch.of(rows.take(rest).copy(), drawn[rest], of_E)
+        return Mismatch(line, of_E, k3, lag, removed, weight, token, below, others)
 
     def answer(
         self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
@@ -128,27 +133,26 @@ class Mismatch:
         tokens : TokenDigest, optional
             What the import noticed about the table's tokens.
         """
-        line = self.line
-        named = tokens.cause if tokens is not None and tokens.sampler else ""
+        line, tokens = self.line, tokens if tokens is not None and tokens.sampler else TokenDigest()
+        named, places = tokens.cause, tokens.places()
         if line.n < MIN_ROWS and not named:
             return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
-        x = "E" if self.of_E else "D + E"
-        shown = self._cause(same) if line.n else Cause("", "")
-        places = tokens.places() if tokens is not None and tokens.sampler else ""
+        x, carried = "E" if self.of_E else "D + E", line.carried()
+        shown = self._shown(same)
         if named:
             cause, cure = CAUSES[named]
             rest = f"; without these tokens: {shown.what}" if named in LEFT_OUT and shown.what else ""
             defect = rest and not shown.small
-            since = shown.since if defect else line.since() if line.n else None
+            since = tokens.since if named in LEFT_OUT else line.since()
             shown = Cause(cause + places + rest, f"{cure}; {shown.fix}" if defect else cure, since)
-        elif carried := line.carried():
-            shown = Cause(carried + places, LOOK, int(line.rollout[line.carriers].min()))
+        elif carried:
+            shown = shown._replace(what=shown.what + places)
         what, fix, since, small = shown
         groups, done = self.rivals(correction) if line.n else ([], {})
-        mean, low, high = self.weight.interval()
+        mean, low, high = (1 + value for value in self.weight.interval())
         growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
         evidence = (
-            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", 1 + mean, 1 + low, 1 + high),
+            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
             Evidence(f"exponent of L with which the spread of {x} grows", *growth),
             *line.evidence(x),
         )
@@ -156,12 +160,11 @@ class Mismatch:
         if taken > MOST:
             what += f"; the correction in use removes {taken:.0%} of some lengths"
             fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
-        rivals = _told(groups, done if small or line.carried() or taken > MOST else {})
+        rivals = _told(groups, done if small or carried or taken > MOST else {})
         if small and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
-            if line.rms <= FLOAT32:
-                return clear("sampler and trainer agree up to rounding", *evidence)
-            return clear(f"{small}{rivals}", *evidence)
-        if small or line.carried():
+            rounding = "sampler and trainer agree up to rounding"
+            return clear(rounding if line.rms <= FLOAT32 else f"{small}{rivals}", *evidence)
+        if small or fix == SOUND:
             fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
         size = f"{x} of sampler and trainer has a spread of {each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
         size = size if line.n else f"no response has a log-ratio {x}"
@@ -171,8 +174,18 @@ class Mismatch:
         severity = Severity.INFO if small and taken <= MOST else Severity.WARNING
         return found(f"{size}. {what[:1].upper()}{what[1:]}{rivals}", fix, *evidence, since=since, severity=severity)
 
+    def _shown(self, same: bool) -> Cause:
+        """Return what x shows, whatever the import noticed about tokens: the few responses that carry most of it and
+        what the others show, if there are such; else the cause."""
+        if self.others is None:
+            return self._cause(same) if self.line.n else Cause("", "")
+        rest, line = self.others._shown(same), self.others.line
+        sound = line.n >= MIN_ROWS and rest.small and line.rms <= LARGE
+        what, fix = ("", SOUND) if sound else (f"; without them: {rest.what}", f"{LOOK}; {rest.fix}")
+        return Cause(self.line.carried() + what, fix, int(self.line.rollout[self.line.carriers].min()))
+
     def _cause(self, same: bool) -> Cause:
-        """Return what x shows in the responses, whatever the import noticed about tokens."""
+        """Return what all responses together show in x."""
         line = self.line
         rise, last = line.rise()
         if broken := self._broken():
@@ -189,9 +202,7 @@ class Mismatch:
             what = "sampler and trainer are one program at one precision, and E is not 0: its mean is that of noise"
             return Cause(what, "compare temperature, weights' version and precision of both", line.since())
         if not self.of_E and (of_lag := self._of_lag()):
-            return Cause(
-                of_lag, "sample with newer weights, or bound D + E; nothing is wrong with the tokens", small=of_lag
-            )
+            return Cause(of_lag, OF_LAG, small=of_lag)
         if rise > RISE and last > LARGE / 4:
             what = f"it rises over the run, {rise:.1f} times (its begin is an estimate): the sampler leaves the trainer"
             fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
@@ -199,21 +210,23 @@ class Mismatch:
         what = "noise: its mean is -E[k3], as of two distributions of which one drew"
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:
-            what += ", but larger than bfloat16 makes it: coarser numbers (fp8, int8) or other weights sampled"
+            old, new = np.count_nonzero(self.lag > 0), np.count_nonzero(self.lag == 0)
             fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
+            other = "coarser numbers (fp8, int8) or other weights sampled"
+            if old and not self.of_E and min(old, new) < MIN_ROWS:  # too few of one kind to rule the lag out
+                other, fix = f"older weights sampled {old} responses, so the policy lag may be all of it", OF_LAG
+            what += f", but larger than bfloat16 makes it: {other}"
         return Cause(what, fix, small="sampler and trainer differ as programs of another precision do")
 
     def _of_lag(self) -> str:
         """Say how much larger x is where older weights sampled, if it is; else return ""."""
-        from scipy.stats import mannwhitneyu
-
-        new, old = self.line.size[self.lag == 0], self.line.size[self.lag > 0]
-        if min(len(new), len(old)) < MIN_ROWS or not mannwhitneyu(old, new, alternative="greater").pvalue < 1e-3:
+        lag, size = (values[np.isfinite(self.lag)] for values in (self.lag, self.line.size))
+        if not (lag > 0).any() or not rises(size, lag):
             return ""
-        sizes = [math.sqrt(size.mean()) for size in (new, old)]
+        old, new = size[lag > lag.min()], size[lag == lag.min()]
         return (
-            f"it is the policy lag: {sizes[1]:.2g} nats a root token in the {len(old)} responses that older weights "
-            f"sampled, {sizes[0]:.2g} in the {len(new)} of the newest weights"
+            f"it is the policy lag: {math.sqrt(old.mean()):.2g} nats a root token in the {len(old)} responses that "
+            f"older weights sampled, {math.sqrt(new.mean()):.2g} in the {len(new)} of the least lag ({lag.min():.0f})"
         )
 
     def _broken(self) -> tuple[str, int] | None:
@@ -232,8 +245,8 @@ class Mismatch:
         if not certain or line.rms <= FLOAT32:
             return None
         # An equality is broken at the level of all tests; which of its causes it is may then be tested at 1 in 100.
-        positive = round((POSITIVE - self.below.mean) * self.below.count)
-        one_sided = self.below.count > 0 and line.x.sum() < 0 and not line.per_response
+        positive = round(POSITIVE * self.below.count - self.below.total)
+        one_sided = line.x.sum() < 0 and not line.per_response
         if one_sided and binom.cdf(positive, self.below.count, POSITIVE) < 0.01:
             text = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
             return text, min(certain)
@@ -283,15 +296,8 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     """Check the policy lag: how many updates lie between the weights that sampled and the old weights, by the versions
     that are logged, and the log-ratio D between them.
 
-    Parameters
-    ----------
-    rows : Rows
-        All rows (N,) of a run.
-    corrected : bool
-        Whether the run trained with a correction.
-    imported : bool
-        Whether the log was made from another trainer's table, in which the weights' version may not count updates.
-    """
+    ``rows`` are all rows (N,) of a run, ``corrected`` says whether it trained with a correction, and ``imported``
+    whether the log was made from another trainer's table, in which the weights' version may not count updates."""
     lag, exact = rows.lag, rows.has("policy_version")
     known = rows.first & (rows["length"] >= 1) & np.isfinite(lag)
     if not known.any():

@@ -322,8 +322,7 @@ class Patient:
         return None
 
     def metric(self, name: str) -> Floats:
-        """Return the values of the metric called ``name``, in the order of metrics.jsonl; empty if it was not
-        logged."""
+        """Return the values of the metric called ``name``, in the order of metrics.jsonl; empty without any."""
         return np.array([value for _, value in self.metrics.get(name, [])])
 
 

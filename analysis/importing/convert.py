@@ -148,7 +148,7 @@ class Converter:
         phase = [name or "train" for name in got["phase"].texts()] if "phase" in got else "train"
         rows: dict[str, Any] = {"step": step, "phase": phase}
         rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in got else since // each
-        rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, n, since % each == 0)}
+        rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, rows["rollout"], since % each == 0)}
         if "length" not in rows and "total_length" in got:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
@@ -170,8 +170,7 @@ class Converter:
                 )
         rows["advantage"] = np.full(n, np.nan)
         rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
-        also = (*COPIED, "times_used", "correction_weight")
-        rows |= {name: column(name) for name in also if name in got and name not in rows}
+        rows |= {n: column(n) for n in (*COPIED, "times_used", "correction_weight") if n in got and n not in rows}
         rows |= {"truncated": columns.truncated()} if "truncated" in got else {}
         rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
         if "updates_since_rollout" not in got and each > 1 and "step" in got:
@@ -211,27 +210,26 @@ class Converter:
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; of versions by token, or by
-        call of the sampler, that of the first for behaviour_version and of the last for behaviour_version_last."""
-        if columns.is_list(name):
-            flat, row = columns.values[name].lists()
-            if columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
-                flat, row = columns.kept(name)  # one version for each token
-            known = pd.Series(flat).groupby(row).agg("first" if name == "behaviour_version" else "last")
-            version = known.reindex(np.arange(len(columns.values[name]))).to_numpy()
-        else:
-            version = columns.numbers(name)
+        call of the sampler, the first for behaviour_version and the last for behaviour_version_last. Negative ones are
+        left out: they say that none sampled."""
+        n, many = len(columns.values[name]), columns.is_list(name)
+        flat, row = columns.values[name].lists() if many else (columns.numbers(name), np.arange(n))
+        if many and columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
+            flat, row = columns.kept(name)  # one version for each token
+        known = pd.Series(np.where(flat < 0, np.nan, flat)).groupby(row)  # first and last take no NaN
+        version = known.agg("first" if name == "behaviour_version" else "last").reindex(np.arange(n)).to_numpy()
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
-    def _tokens(self, columns: ChunkColumns, n: int, first: Mask) -> dict[str, Any]:
-        """Compute each response's log-ratios and, from lists, its length and the sums of squares and of k3 over tokens.
+    def _tokens(self, columns: ChunkColumns, rollout: Floats, first: Mask) -> dict[str, Any]:
+        """Compute the log-ratios of each response, of the rollouts ``rollout`` (N,), and, from lists, its length and
+        the sums of squares and of k3 over tokens.
 
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
         ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0."""
-        got, chosen, derived = columns.values, columns.chosen, self.report.derived
+        n, got, chosen, derived = len(rollout), columns.values, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
-        row = np.zeros(0, np.int64)
-        padded = np.zeros(0, bool)
+        row, padded = np.zeros(0, np.int64), np.zeros(0, bool)
 
         def over(values: Floats) -> Floats:
             return np.bincount(row, values, n).astype(np.float64)  # of no tokens it counts integers
@@ -246,7 +244,7 @@ class Converter:
                 keep &= columns.within(row) if "length" in got else ~(padded := columns.padding(lists))
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             self._hold_at_0(columns, lists, row)
-            keep = self.watch.look(lists, row, columns.ids, chosen)
+            keep = self.watch.look(lists, row, columns, rollout)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = over(np.ones(len(row)))
             told = " up to length" if "length" in got else " without padding" if padded.any() else ""

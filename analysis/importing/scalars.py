@@ -48,8 +48,7 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
                 "with --columns length=COLUMN,new=COLUMN,old=COLUMN,sampler=COLUMN as far as they are there; it has "
                 f"{', '.join(dict.fromkeys(name for _, name in seen))}"
             )
-    report.foreign_metrics = sorted(foreign)
-    report.metric_lines = len(lines)
+    report.foreign_metrics, report.metric_lines = sorted(foreign), len(lines)
     MetricsFile(run).write_all(
         {"rollout": max(step - sources.first_step, 0) // updates, "step": step, "phase": phase, **values}
         for (step, phase), values in sorted(lines.items())

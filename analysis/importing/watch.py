@@ -4,13 +4,13 @@ for the doctor in import.json (`TokenDigest`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from analysis.importing.values import Floats, Ids, Ints, Mask
+from analysis.importing.values import ChunkColumns, Floats, Ids, Ints, Mask
 from fspo.gradlog.run_folder import IMPORT
 
 UNCERTAIN, NUCLEUS = np.log(0.8), 0.9
@@ -112,6 +112,7 @@ class TokenDigest:
     # Up to 5 responses with the largest mean of exp(|d|) over their tokens, the largest first: the row as in Noticed,
     # "mean_error", which is this mean, and "d", the d of largest |d| (nats).
     largest: list[Ids] = field(default_factory=list)
+    since: int | None = None  # the first rollout with tokens that are left out
     ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
     shifted: Noticed = field(default_factory=Noticed)  # tokens of responses whose columns agree if one is moved by one
     of_ends: float = 0.0  # share of the sum of d^2 that lies at last tokens
@@ -162,19 +163,22 @@ def placeholders(values: Floats, row: Ints) -> Mask:
 
 def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     """Return which tokens (n,), of the responses ``row`` (n,), lie in runs of two or more where the sampler's
-    log-probability ``against`` is exactly 0 and the trainer's, ``base``, is not.
+    log-probability ``against`` is exactly 0 and the trainer's, ``base``, is not, except at tokens it is sure of too.
 
-    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, only
-    runs count in which the trainer gives some token a probability below one half."""
-    zero = (against == 0) & (base < -1e-3)
-    if not zero.any():
-        return zero
+    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, or
+    more than a fifth of the runs hold only tokens that the trainer is sure of, a run counts if the trainer is not sure
+    of two tokens in it and gives one of them a probability below one half."""
+    zero, doubt = against == 0, base < -1e-3
+    if not np.any(zero & doubt):
+        return zero & doubt
     begins = np.append(True, (row[1:] != row[:-1]) | (zero[1:] != zero[:-1]))
-    run = np.cumsum(begins) - 1
-    wanted = np.bincount(run) >= 2
-    sure, unsure = (base > -0.05) & (base < -1e-3), against < UNCERTAIN
-    if np.mean(against[sure] == 0) > 0.2 or np.mean(base[unsure] < against[unsure]) > NUCLEUS:
-        wanted &= np.minimum.reduceat(base, np.flatnonzero(begins)) < np.log(0.5)
+    run, starts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    doubted = np.bincount(run, zero & doubt)
+    wanted = (np.bincount(run) >= 2) & (doubted >= 1)
+    sure, unsure = (base > -0.05) & doubt, against < UNCERTAIN
+    agreed = np.mean(doubted[zero[starts]] == 0) > 0.2
+    if agreed or np.mean(against[sure] == 0) > 0.2 or np.mean(base[unsure] < against[unsure]) > NUCLEUS:
+        wanted &= (doubted >= 2) & (np.fmin.reduceat(base, starts) < np.log(0.5))
     return zero & wanted[run]
 
 
@@ -191,13 +195,13 @@ class Watch:
         self._shifts = np.zeros(4)  # of shifted responses: sums of squares at shifts -1, 0, 1, and number of tokens
         self._errors: list[Floats] = []
 
-    def look(self, found: dict[str, Floats], row: Ints, ids: Callable[[int], Ids], names: Mapping[str, str]) -> Mask:
+    def look(self, found: dict[str, Floats], row: Ints, columns: ChunkColumns, rollout: Floats) -> Mask:
         """Count a chunk's tokens that count into the digest, and return which of them (n,) have log-probabilities: no
         placeholder and, of the sampler, no zero in a run.
 
         ``found`` holds their log-probabilities ``new``, ``old``, ``sampler`` (n,), as far as known, ``row`` (n,) the
-        row of each, ``names`` the table's name of each column. ``ids`` gives the table's own ids of a row."""
-        lost = np.zeros(len(row), bool)
+        row of each in ``columns``, and ``rollout`` (N,) the rollout of each row."""
+        lost, ids, names = np.zeros(len(row), bool), columns.ids, columns.chosen
         base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
         for values in (found[name] for name in ("new", "old", "sampler") if name in found):
             held = placeholders(values, row) & ~lost
@@ -207,6 +211,8 @@ class Watch:
             zero = zeros_in_runs(found[base], found[against], row) & ~lost
             self.digest.zeros.add(found[base][zero], row[zero], ids)
             lost |= zero
+        if lost.any():
+            self.digest.since = int(min(rollout[row[lost]].min(), np.inf if (k := self.digest.since) is None else k))
         if base:
             self.digest.base, self.digest.against = names[base], names[against]
             self.digest.sampler = against == "sampler"
@@ -300,15 +306,13 @@ class Watch:
                 where = f"the first in {at(one.first)}, the largest {one.largest:.4g} in {at(one.row)}"
                 of = f" ({one.count / all_tokens:.2g})" if all_tokens else ""
                 out.append(f"{one.count} tokens{of} of {one.responses} responses, {where}: {what}; {fix}")
-        errors = np.concatenate([np.zeros(0), *self._errors])
-        large = errors > LARGE_ERROR
+        large = (errors := np.concatenate([np.zeros(0), *self._errors])) > LARGE_ERROR
         rest = max(errors[~large], default=0.0)
         if 0 < large.sum() <= max(0.1 * len(errors), 1) and errors[large].min() > 1.5 * rest:
-            worst = seen.largest[0]
+            worst = [f"{x['mean_error']:.3g} in {at(x)} (a token {x['d']:.2g} nats off)" for x in seen.largest]
             out.append(
-                f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the largest "
-                f"{worst['mean_error']:.3g} in {at(worst)} (a token {worst['d']:.2g} nats off), the others at "
-                f"most {rest:.3f}: mask them"
+                f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the others at "
+                f"most {rest:.3f}; mask them, the largest first: {'; '.join(worst[: large.sum()])}"
             )
         shift = min(seen.shifts, key=lambda k: seen.shifts[k], default="0")
         rms = [seen.shifts.get(k, 0.0) for k in ("0", shift)]

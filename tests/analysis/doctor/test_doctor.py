@@ -125,19 +125,15 @@ def test_group_sizes(tmp_path, sizes, status):
     assert answer(append(tmp_path, rows), "dropped_sequences").status == status
 
 
-def test_a_wholly_masked_response_counts_as_dropped(tmp_path):
-    rows = plain(length=np.where(np.arange(400) % 20 == 0, 0, 100))
-    found = answer(append(tmp_path, rows), "dropped_sequences")
-    assert found.found
-    assert evidence(found, "rows without a token").value == pytest.approx(0.05)
-
-
-def test_a_kept_row_without_a_gradient_counts_as_dropped(tmp_path):
-    muted = np.arange(400) % 10 == 0
-    rows = plain(side=np.zeros(400, int), multiplier=np.where(muted, 0.0, 1.0), weight=np.ones(400))
-    found = answer(append(tmp_path, rows, rule=preset("fspo").rule.to_dict()), "dropped_sequences")
-    assert found.found
-    assert evidence(found, "kept rows with multiplier 0").value == pytest.approx(0.1)
+def test_a_wholly_masked_response_and_a_kept_one_without_a_gradient_count_as_dropped(tmp_path):
+    tenth = np.arange(400) % 10 == 0
+    muted = {"side": np.zeros(400, int), "multiplier": np.where(tenth, 0.0, 1.0), "weight": np.ones(400)}
+    masked = {"length": np.where(tenth, 0, 100)}
+    for what, columns in (("rows without a token", masked), ("kept rows with multiplier 0", muted)):
+        run = append(tmp_path / what, plain(**columns), rule=preset("fspo").rule.to_dict())
+        found = answer(run, "dropped_sequences")
+        assert found.found
+        assert evidence(found, what).value == pytest.approx(0.1)
 
 
 def test_the_limit_is_inferred_where_truncation_is_not_logged(tmp_path):

@@ -88,6 +88,11 @@ def test_a_temperature_is_no_token_more_where_only_sums_are_known():
     more = said(engine(2 + noise / 5, L, np.nan * L))
     assert "lies above 0" in more
     assert "does not grow with the length: the sum of the sampler's log-probs has a token more" in more
+    nucleus = said(engine(np.minimum(-0.02 * L, -1.1) * rng.uniform(0.5, 1.5, n) - 1, L, np.nan * L))
+    assert "hardly ever above 0 and grows with the length: tokens were drawn by top-p" in nucleus  # e^x - 1 is all -1
+    L = 10 * L + 6000
+    sound = said(engine(0.1 * np.sqrt(L) * rng.standard_normal(n) - 0.1**2 / 2 * L, L, np.nan * L))
+    assert "Noise: its mean is -E[k3]" in sound  # and e^x - 1 is about -1 here too, in all but a few
 
 
 def test_statements_about_E_do_not_mix_in_the_policy_lag():
@@ -120,13 +125,18 @@ def test_few_responses_that_carry_the_mismatch_are_named():
     rng, n = np.random.default_rng(2), 1000
     L = rng.integers(50, 400, n) * 1.0
     E = 0.002 * np.sqrt(L) * rng.standard_normal(n)
-    E[[700, 801]] = -30, -20
+    E[[300, 700, 801]] = -1.5, -30, -20  # two have 99.8 % of the squares, and the third is 40 times the noise
     found = engine(E, L, E**2 / 2)["mismatch"]
-    assert "2 of 1000 responses carry 1" in found.summary  # 100 %
+    assert "3 of 1000 responses carry 1" in found.summary  # 100 %
     assert "rollout 7 response 700 (-30 nats)" in found.summary
-    assert found.since == 7
+    assert "rollout 3 response 300 (-1.5 nats)" in found.summary
+    assert found.since == 3
     assert "spread of 0.002 nats a root token" in found.summary  # that of the others
-    assert "mismatch" not in engine(E / 100, L, E**2 / 2e4)  # the same two, of .3 nats
+    assert "the others are sound; where a correction is wanted, take a sqrt mask of range 0.004" in found.fix
+    assert "mismatch" not in engine(E / 100, L, E**2 / 2e4)  # the same three, of .3 nats at most
+    found = engine(E - 0.001 * L, L, E**2 / 2)["mismatch"]
+    assert "without them: it is hardly ever above 0" in found.summary
+    assert "sound" not in found.fix
 
 
 @pytest.mark.parametrize(("rises", "from_on"), [(0.0, None), (1.0, 0), (2.0, 5)])
@@ -173,9 +183,10 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
 def test_what_is_wrong_besides_tokens_that_are_left_out_is_told():
     rng, L = np.random.default_rng(8), np.full(400, 50.0)
     noise = 0.02 * np.sqrt(L) * rng.standard_normal(400) - 0.02**2 / 2 * L
-    digest = TokenDigest(cause="mask", zeros=Noticed(count=5, responses=5, largest=-9.0, row={"row": 17}))
+    digest = TokenDigest(cause="mask", since=3, zeros=Noticed(count=5, responses=5, largest=-9.0, row={"row": 17}))
     sound, hot = (engine(x, L, 0.02**2 / 2 * L, tokens=digest)["mismatch"] for x in (noise, noise + 0.02 * L))
     assert "without these tokens: noise" in sound.summary
+    assert sound.since == 3  # of the mask, and not of the noise
     assert "nothing is wrong" not in sound.fix  # noise beside a defect asks for nothing
     assert "another temperature" in hot.summary
     assert "processed log-probabilities" in hot.fix
@@ -205,6 +216,19 @@ def test_lag_that_versions_show_is_named_also_without_the_policys_version():
     assert staleness(one, corrected=False).status == "not checked"  # lag to the old weights may be there, unseen
 
 
+@pytest.mark.parametrize(("grows", "words"), [(0.1, "in the 20 of the least lag (1)"), (0.0, "lag may be all of it")])
+def test_lag_may_explain_a_mismatch_though_few_responses_or_none_are_fresh(grows, words):
+    """Of 600 responses 20 are one update old and the others 2 to 4; noise of .15 a root token, or more with the lag."""
+    rng, n, L = np.random.default_rng(4), 600, np.full(600, 50.0)
+    lag = np.where(np.arange(n) % 30 < 1, 1.0, 2.0 + np.arange(n) % 3)
+    k3 = (0.15 + grows * (lag - 1)) ** 2 / 2 * L
+    x = np.sqrt(2 * k3) * rng.standard_normal(n) - k3
+    rows = rows_of(n, length=L, behaviour_log_ratio=x, behaviour_k3_sum=k3, policy_version=9 + 0 * L)
+    rows.columns["behaviour_version"] = 9 - lag - rows["updates_since_rollout"]
+    told = Mismatch.of(rows, np.ones(n, bool)).answer()
+    assert (words in told.summary, "fp8" in told.summary, told.severity) == (True, False, Severity.INFO)
+
+
 def test_a_correction_that_takes_most_of_some_length_is_a_warning():
     """Noise of .02 a root token: 1 to 2 nats at 4096 tokens, of which a product mask of .02 leaves next to nothing."""
     rng, L = np.random.default_rng(6), np.repeat([16.0, 4096.0], 400)
@@ -214,11 +238,7 @@ def test_a_correction_that_takes_most_of_some_length_is_a_warning():
     found = engine(E, L, 0.02**2 / 2 * L, correction=replace(CORRECTIONS["mis"], range_lo=0.02, range_hi=0.02))
     assert found["mismatch"].severity == Severity.WARNING
     assert "the correction in use removes 9" in said(found)
-
-
-def test_a_mask_in_use_that_only_its_weights_show_is_told_by_length():
-    rng, L = np.random.default_rng(6), np.repeat([16.0, 4096.0], 400)
-    E = 0.02 * np.sqrt(L) * rng.standard_normal(800) - 0.02**2 / 2 * L
+    # and a mask in use that only its weights show
     weight = np.where((L > 16) & (np.arange(800) % 4 > 0), 0.0, 1.0)  # three of four long ones are masked
     made = {"length": L, "engine_log_ratio": E, "behaviour_log_ratio": E, "engine_k3_sum": 0.02**2 / 2 * L}
     answer = Mismatch.of(rows_of(800, **made, correction_weight=weight), np.ones(800, bool)).answer()

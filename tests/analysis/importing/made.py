@@ -50,6 +50,7 @@ def plain_rows(number):
 
 
 def records(path, rows):
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

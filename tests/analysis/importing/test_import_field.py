@@ -36,7 +36,6 @@ def test_padding_without_a_mask_is_no_token(tmp_path):
     assert report.derived["length"] == "tokens of new_logprobs without padding"
     sound = [row | {"old_logprobs": row["old_logprobs"][:2], "new_logprobs": row["new_logprobs"][:2]} for row in rows]
     sound[0] |= {"old_logprobs": [-1.0, 0.0], "new_logprobs": [-1.0, 0.0]}  # an end token that both are sure of
-    (tmp_path / "sound").mkdir()
     assert taken(tmp_path / "sound", sound)[1].column("length").tolist() == [2, 2, 2]
 
 
@@ -76,7 +75,6 @@ def test_a_renamed_state_of_a_hugging_face_trainer_is_read(tmp_path):
 def test_of_two_masks_that_of_the_loss_counts(tmp_path):
     row = {"step": 0, "prompt": "p", "old_logprobs": [-1.0, -2.0, -3.0], "sampler_logprobs": [-1.0, 0.0, -2.5]}
     for name in ("loss_mask", "loss_masks"):
-        (tmp_path / name).mkdir()
         _, log = taken(tmp_path / name, [row | {"response_mask": [1, 1, 1], name: [1, 0, 1]}])
         assert log.column("length").tolist() == [2]
 
@@ -91,7 +89,6 @@ def test_a_batch_in_a_line_and_a_step_in_other_names_of_files(tmp_path):
     batch = {"rewards": [1.0, 0.0], "generation_logprobs": [[-1.0, -2.0, 0], [-0.5, 0, 0]], "idx": [3, 4]}
     batch |= {"prev_logprobs": [[-1.5, -1.75, 0], [-1.0, 0, 0]], "token_loss_mask": [[1, 1, 0], [1, 0, 0]]}
     for step in (9, 10):
-        (tmp_path / "dumps").mkdir(exist_ok=True)
         records(tmp_path / "dumps" / f"rollout_{step}.jsonl", [batch])
     import_run(tmp_path / "dumps", tmp_path / "run")
     log = read_log(tmp_path / "run")
@@ -158,11 +155,11 @@ def test_logprobs_beside_old_ones_may_be_the_samplers(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("versions", "mask", "last"),
-    [(["17"], [1, 1, 1], 17), (["17", "18"], [1, 1, 0], 18), (["17", "18", "99"], [1, 1, 0], 18)],
+    [(["-1", "17"], [1, 1, 1], 17), (["17", "18"], [1, 1, 0], 18), (["-1", "17", "99"], [1, 1, 0], 17)],
 )
 def test_versions_of_each_call_and_of_each_token(tmp_path, versions, mask, last):
     """slime writes one version for each call of the sampler, others one for each token, of which the mask leaves out
-    the third."""
+    the third. -1 says that none sampled."""
     row = {"global_steps": 4, "prompt": "p", "weight_versions": versions, "loss_mask": mask}
     row |= {"log_probs": [-1.0, -2.0, -1.0], "rollout_log_probs": [-1.5, -2.0, -1.0]}
     taken(tmp_path, [row])
@@ -222,8 +219,6 @@ def test_roles_of_log_probs(tmp_path, names, roles):
     assert tuple(report.columns[role] for role in roles) == names[:2]
     assert not {"old", "new"} - {roles[0]} & report.columns.keys()
     assert log.column("behaviour_log_ratio").item() == 0.5
-    if len(names) > 2:
-        assert (log.column("behaviour_version").item(), log.column("behaviour_version_last").item()) == (3, 4)
 
 
 def test_pairs_of_sglang_and_a_reference_are_told_apart(tmp_path):
@@ -258,7 +253,6 @@ def test_a_dump_without_log_probs_says_so(tmp_path):
     assert log.column("length").tolist() == [65, 11]
     assert log.column("behaviour_version_last").tolist() == [3, 3]
     assert any("no log-probabilities, so no ratio can be made" in note for note in report.notes)
-    assert report.lines()[-1] == f"next: fspo doctor {tmp_path / 'run'}"
 
 
 BIG = [2**63 + 1, 2**63 + 2, 2**63 + 3]
