@@ -78,28 +78,23 @@ CPU and on a GPU. The case tiny is for the GPU benchmark's own test, which names
 KEPT = ("completions/mean_length", "reward")
 
 
-def now() -> tuple[float, float]:
-    """Return the present readings of two clocks: wall seconds, and CPU seconds of this process."""
-    return time.perf_counter(), time.process_time()
-
-
 def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dict[str, Any]:
     """Train ``rollouts`` rollouts with this project's trainer, time each rollout step; return seconds and memory."""
     from fspo import config as c
     from fspo.gradlog.metrics_file import MetricsFile
     from fspo.train.trainer import Trainer
 
-    clocks: list[tuple[float, float]] = []
+    clocks: list[tuple[float, float]] = []  # wall and CPU seconds
 
     class Timed(Trainer):
         """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, and saves
         no weights."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
-            clocks.append(now())
+            clocks.append((time.perf_counter(), time.process_time()))
             values = super()._rollout(rollout)
             if rollout == rollouts - 1:
-                clocks.append(now())
+                clocks.append((time.perf_counter(), time.process_time()))
             return values
 
         def _checkpoint(self) -> None: ...
@@ -147,7 +142,7 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
     indices = prompt_order(task.size("train"), 0, 0, rollouts * case.prompts)
     examples = [task.example("train", int(i)) for i in indices]
     data = Dataset.from_list([{"prompt": e.prompt, "number": i} for i, e in enumerate(examples)])
-    clocks: list[tuple[float, float]] = []
+    clocks: list[tuple[float, float]] = []  # wall and CPU seconds
 
     def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
         finished = [ids[-1] in ends for ids in completion_ids]
@@ -156,10 +151,10 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step % case.updates == 0:
-                clocks.append(now())
+                clocks.append((time.perf_counter(), time.process_time()))
 
         def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            clocks.append(now())
+            clocks.append((time.perf_counter(), time.process_time()))
 
     args = GRPOConfig(
         output_dir=folder,

@@ -21,7 +21,7 @@ PLAIN = (*OF_CLIP_RULES[:1], "mask")
 """What happens outside the range in the rows that are printed: drop for clip rules, mask for corrections."""
 SCORING = "--log.score-every 1; observe of TRL: score_every=1"
 NO_SCORES = f"not known, because the log has no scores ({SCORING})"
-DASH = "  -: nothing divides by 0 %, or too few responses for an interval"
+DASH = "  -: not known, since the shortest are clipped at 0 %, or too few responses for an interval"
 MORE = "more rollouts will tell"
 Line = tuple[str, list[str]]
 """A name and the cells that stand beside it."""

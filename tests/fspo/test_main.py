@@ -36,14 +36,12 @@ def test_help_lists_every_command_with_an_example_that_its_parser_takes(capsys: 
 
 
 HELP = """
-import sys
+import contextlib, sys
 from fspo.__main__ import COMMANDS, main
 heavy = {"scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "torch", "transformers"}
 for words in ([], *([name] for name in COMMANDS)):
-    try:
+    with contextlib.suppress(SystemExit):
         main([*words, "--help"])
-    except SystemExit:
-        pass
     print("loaded", *words, *sorted(heavy & sys.modules.keys()))
 """
 

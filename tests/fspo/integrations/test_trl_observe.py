@@ -121,7 +121,7 @@ def test_without_a_rule_the_log_still_has_the_ratios(tmp_path):
     assert analysis([str(tmp_path)]) == 0
 
 
-def test_trls_rloo_is_observed_as_well(tmp_path, monkeypatch):
+def test_trls_rloo_is_observed_as_well(tmp_path, monkeypatch, capsys):
     """The weights stay the same, and TRL's shares of clipped responses follow from the log, update by update."""
     monkeypatch.setattr("trl.trainer.rloo_trainer.create_model_from_path", lambda *_, **__: build_embedded_model(1))
     options = {"max_completion_length": 24, "max_steps": UPDATES, "epsilon": 0.02, "epsilon_high": 0.05}
@@ -133,6 +133,7 @@ def test_trls_rloo_is_observed_as_well(tmp_path, monkeypatch):
         torch.manual_seed(0)
         trainer.train()
     assert all(map(torch.equal, plain.model.parameters(), watched.model.parameters()))
+    assert f"next: fspo doctor {tmp_path / 'ObservedRLOOTrainer'}" in capsys.readouterr().out
     log = read_log(tmp_path / "ObservedRLOOTrainer")
     assert (log.rule.shape, log.rule.range_lo, log.rule.range_hi, log.rule.label) == ("fixed", 0.02, 0.05, "trl-rloo")
     S, A = log.column("log_ratio"), log.column("advantage")
@@ -146,13 +147,9 @@ def test_trls_rloo_is_observed_as_well(tmp_path, monkeypatch):
         assert max(reported) > 0.1
 
 
-def test_one_update_a_rollout_is_told_at_once(tmp_path, capsys):
+def test_another_class_and_another_stop_are_refused_and_one_update_a_rollout_is_told(tmp_path):
     with pytest.warns(UserWarning, match="S is 0 in every row and no rule clips; set steps_per_generation above"):
-        made(tmp_path, observe(GRPOTrainer), GRPOConfig, per_device_train_batch_size=ROWS, max_steps=1).train()
-    assert f"next: fspo doctor {tmp_path}" in capsys.readouterr().out
-
-
-def test_another_class_and_another_stop_are_refused():
+        made(tmp_path, observe(GRPOTrainer), GRPOConfig, per_device_train_batch_size=ROWS)
     with pytest.raises(UserError, match=r"observe takes trl\.GRPOTrainer, trl\.RLOOTrainer or a subclass"):
         observe(Dataset)
     with pytest.raises(UserError, match=r"did you mean 'critical'\? choose from critical, warning$"):
