@@ -1,8 +1,6 @@
-"""Fixtures and settings for all tests.
+"""Fixtures and settings for all tests. Property tests draw the same examples on every run, without a time limit.
 
-A test may ask for a browser (`tests.browser`). Property tests draw the same examples on every run and have no time
-limit, because a busy machine is slow. No test asks the Hugging Face hub: where it does not answer, a model's wrong name
-takes half a minute.
+No test asks the Hugging Face hub: where it does not answer, a model's wrong name takes half a minute.
 """
 
 import os

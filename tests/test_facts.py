@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from analysis.doctor import patient
-from analysis.importing import convert, names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
 
@@ -56,10 +55,5 @@ def test_names_in_a_run_folder_stand_once(name: str):
 
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
-    others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
-    others |= {"token_weights", "prompt_length", "total_length"}
     for listed in (patient.READ, patient.IDS, usable.ROW_COLUMNS):
         assert set(listed) <= set(LOG_COLUMNS)
-    assert set(convert.COPIED) <= set(names.COLUMNS) & set(LOG_COLUMNS)
-    assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
-    assert all(LOG_COLUMNS[name].kind.startswith(("int", "float", "bool")) for name in convert.COPIED)

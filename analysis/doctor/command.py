@@ -64,11 +64,10 @@ def main(arguments: list[str]) -> int:
         diagnoses.append(Follower(args.runs[0]).until(args.fail_on))
     for run in [] if args.follow else tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
         diagnoses.append(examine(run))
-    if args.json is not None:
-        write_json(Path(args.json), [d.to_dict() for d in diagnoses])
     for diagnosis in diagnoses:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
     if args.json is not None:
+        write_json(Path(args.json), [d.to_dict() for d in diagnoses])
         print(f"all answers: {args.json}")
     logged: dict[str, list[str]] = {}
     for run, seen in zip(args.runs, diagnoses, strict=True):

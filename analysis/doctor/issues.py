@@ -53,31 +53,15 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of one check about a run, with the numbers that support it (``evidence``).
+    """The answer of one check about a run, with the numbers that support it (``evidence``)."""
 
-    Attributes
-    ----------
-    status : {"found", "clear", "not checked"}
-        Whether the check found something wrong, found nothing wrong, or could not be made.
-    severity : Severity, optional
-        Severity of an issue.
-    summary : str
-        One sentence: what was found, or why the check could not be made.
-    fix : str
-        What the user should change, for an issue.
-    since : int, optional
-        The rollout from which on an issue holds.
-    id : str
-        Name of the check, for ``--fail-on``; whoever asks the check gives it.
-    """
-
-    status: str
-    summary: str
+    status: str  # "found" (something wrong), "clear" (nothing wrong) or "not checked" (the check could not be made)
+    summary: str  # one sentence: what was found, or why the check could not be made
     evidence: tuple[Evidence, ...] = ()
-    severity: Severity | None = None
-    fix: str = ""
-    since: int | None = None
-    id: str = ""
+    severity: Severity | None = None  # of an issue
+    fix: str = ""  # what the user should change, for an issue
+    since: int | None = None  # the rollout from which on an issue holds
+    id: str = ""  # name of the check, for --fail-on; whoever asks the check gives it
 
     @property
     def found(self) -> bool:

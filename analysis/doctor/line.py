@@ -26,7 +26,11 @@ LOOK = "look at their tokens and mask them"
 SOUND = f"{LOOK}; the others are sound"
 """The fix where few responses carry most of x, and that where the others were tested."""
 SERIES = 8
-"""Least number of rollouts over which x is said to rise."""
+"""Least number of rollouts over which x is said to rise, and of rows in each over which it is said to jump."""
+JUMP = 2.0
+"""A series jumps if all its values from some place on exceed this many times the largest before."""
+SENT = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
+"""The fix where the mismatch jumps or rises over the run."""
 
 
 class Line:
@@ -278,9 +282,15 @@ def rises(x: Floats, along: Floats | None = None) -> bool:
     return tau > 0 and p < 1e-3
 
 
+def jump(x: Floats) -> int | None:
+    """Return the index, 2 to N - 3, from which on the values x (N,) jump (`JUMP`); None if they do not."""
+    return next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
+
+
 def bend(x: Floats) -> int:
     """Return the index from which on the values x (N,) rise: of all curves that are level up to one value and then rise
-    as a line or its square, and of all steps from one level to another, the one that fits x best begins there."""
+    as a line or its square, and of all steps from one level to another, the one that fits x best begins there. If the
+    values before it rise too, none is level, and the index is 0."""
     place = np.arange(len(x))
 
     def rest(shape: Floats) -> float:
@@ -289,4 +299,5 @@ def bend(x: Floats) -> int:
 
     shapes = [(np.maximum(place - k, 0.0) ** power, k + 1) for k in range(len(x) - 1) for power in (1, 2)]
     shapes += [((place >= k) * 1.0, k) for k in range(1, len(x))]
-    return min(shapes, key=lambda one: rest(one[0]))[1]
+    first = min(shapes, key=lambda one: rest(one[0]))[1]
+    return 0 if rises(x[:first]) else first

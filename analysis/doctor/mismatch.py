@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, SOUND, Line, rises
+from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, jump, rises
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
@@ -124,15 +124,8 @@ class Mismatch:
         a few responses that make up most of the sum of x^2 / L; whether x + k3 has mean 0 and e^x mean 1 (T13); the
         sign of x; the policy lag; a rise over rollouts. Else x is reported as noise, at most as information.
 
-        Parameters
-        ----------
-        correction : Rule, optional
-            The correction in use.
-        same : bool
-            Whether the configuration says that sampler and trainer are one program at one precision: E should be 0.
-        tokens : TokenDigest, optional
-            What the import noticed about the table's tokens.
-        """
+        ``correction`` is the correction in use, ``same`` whether the configuration says that sampler and trainer are
+        one program at one precision, so that E should be 0, ``tokens`` what the import noticed about the tokens."""
         line, tokens = self.line, tokens if tokens is not None and tokens.sampler else TokenDigest()
         named, places = tokens.cause, tokens.places()
         if line.n < MIN_ROWS and not named:
@@ -203,10 +196,13 @@ class Mismatch:
             return Cause(what, "compare temperature, weights' version and precision of both", line.since())
         if not self.of_E and (of_lag := self._of_lag()):
             return Cause(of_lag, OF_LAG, small=of_lag)
+        sizes, rows = np.sqrt(line.by_rollout[1]), np.unique(line.rollout, return_counts=True)[1]
+        if (at := jump(sizes)) and last > LARGE / 4 and rows.min() >= SERIES:
+            what = f"it jumps from {sizes[:at].mean():.2g} to {sizes[at:].mean():.2g} nats a root token"
+            return Cause(f"{what}: the sampler has other weights or another input", SENT, int(line.by_rollout[0][at]))
         if rise > RISE and last > LARGE / 4:
             what = f"it rises over the run, {rise:.1f} times (its begin is an estimate): the sampler leaves the trainer"
-            fix = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
-            return Cause(what, fix, line.began())
+            return Cause(what, SENT, line.began())
         what = "noise: its mean is -E[k3], as of two distributions of which one drew"
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:

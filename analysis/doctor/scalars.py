@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import bend, rises
+from analysis.doctor.line import SENT, bend, jump, rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog import metric_names as metric
@@ -48,9 +48,8 @@ NEAR = 0.05
 """A mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less."""
 FAR = 2.0
 """A mean weight is far from 1 if it is this many times too large or too small."""
-JUMP, LINES = 2.0, 8
-"""A mean difference jumps if all its values from some line on exceed this many times the largest before. A rise is
-judged over at least ``LINES`` lines."""
+LINES = 8
+"""Least number of lines over which a rise is judged."""
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
 MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
 
@@ -71,10 +70,17 @@ def weight_scale(p: Patient) -> Answer:
         return not_checked("the metrics hold no mean weight of a correction")
     for label, values in weights.items():
         w = values[:, 1]
-        whole = float(np.round(np.median(w)))
+        whole, tops = float(np.round(np.median(w))), [top[:, 1] for top in largest.values() if len(top) == len(w)]
+        if whole >= 2 and any(np.allclose(w, top, rtol=1e-3) for top in tops):
+            what = f"{label} is the largest weight, {w.mean():.3g}, in every line: all weights are at their cap"
+            fix = (
+                "compare temperature (raw log-probabilities?) and weights of both: the sampler's log-probs are too low"
+            )
+            return found(what, fix, Evidence(label, float(np.median(w))))
         if whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
             what = f"{label} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
-        elif any(len(top) == len(w) and np.mean(w > top[:, 1] * (1 + 1e-6)) > 0.5 for top in largest.values()):
+            what += "" if tops else ", or all weights are at a cap of that size"
+        elif any(np.mean(w > top * (1 + 1e-6)) > 0.5 for top in tops):
             what = f"{label}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
         else:
             continue
@@ -128,17 +134,17 @@ def mismatch_trend(p: Patient) -> Answer:
         return not_checked("the metrics hold no difference of trainer's and sampler's log-probs")
     for label, values in differences.items():
         x = np.abs(values[:, 1])
-        at = next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
+        at = jump(x)
         quarter = max(len(x) // 4, 1)
         before, after = (x[:at].mean(), x[at:].mean()) if at else (x[:quarter].mean(), x[-quarter:].mean())
         if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
             continue
         first = at or bend(x)
-        begin, before = float(values[first, 0]), x[:first].mean()
+        begin, before = float(values[first, 0]), x[: first or quarter].mean()
         evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
         step = dict(p.metrics.get("step", [])).get(begin, begin)
         text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
-        text += f", {'at' if at else 'beginning about'} step {step:.0f}" * math.isfinite(step)
+        text += f", {'at' if at else 'beginning about' if first else 'from'} step {step:.0f}" * math.isfinite(step)
         for other, weights in _series(p, WEIGHT).items():
             full, left = (
                 float(np.median(part[:, 1])) for part in (weights[: at or quarter], weights[at or -quarter :])
@@ -152,9 +158,8 @@ def mismatch_trend(p: Patient) -> Answer:
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
         return found(
-            f"{text}; the sampler has other weights than the trainer",
-            "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache; clip ratios "
-            "say nothing of this",
+            f"{text}; the sampler {'has other weights than' if at else 'leaves'} the trainer",
+            f"{SENT}; clip ratios say nothing of this",
             *evidence,
             since=int(begin) if math.isfinite(begin) else None,
         )

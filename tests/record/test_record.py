@@ -48,9 +48,8 @@ def compared(old, new, place="logs/fspo/numbers/estimate"):
 
 def test_summary_by_hand():
     names = dict(zip(record.NAMES, record.summary(COLUMN), strict=True))
-    assert {k: names[k] for k in ("n", "NaN", "+inf", "-inf", "min", "max")} == dict(
-        zip(("n", "NaN", "+inf", "-inf", "min", "max"), (4, 1, 1, 0, -2.0, 0.5), strict=True)
-    )
+    wanted = {"n": 4, "NaN": 1, "+inf": 1, "-inf": 0, "min": -2.0, "max": 0.5}
+    assert {k: names[k] for k in wanted} == wanted
     assert (names["sum"], names["sum of |x|"], names["sum of squares"]) == (-1.5, 2.5, 4.25)
     assert names["sum by place"] == 0.5 * 1 / 4 - 2.0 * 3 / 4
     assert names["digest"] == record.summary(COLUMN.copy())[0]

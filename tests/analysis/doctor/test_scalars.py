@@ -12,9 +12,9 @@ from analysis.doctor.scalars import ON_SCALARS, records
 def found(path, **series):
     """Write metrics (a name's "__" stands for "/") and return the issues of the checks of scalars, by name."""
     n = len(next(iter(series.values())))
-    names = {name: name.replace("__", "/") for name in series}
     lines = [
-        {"phase": "train", "rollout": i, "step": i} | {f"imported/{names[k]}": float(v[i]) for k, v in series.items()}
+        {"phase": "train", "rollout": i, "step": i}
+        | {"imported/" + k.replace("__", "/"): float(v[i]) for k, v in series.items()}
         for i in range(n)
     ]
     path.mkdir(exist_ok=True)
@@ -22,9 +22,7 @@ def found(path, **series):
     return {a.id: a for a in examine(path).issues if a.id in ON_SCALARS}
 
 
-RNG = np.random.default_rng(0)
-WAVE = 1 + 0.05 * RNG.standard_normal(12)
-FLAT = 0.011 * WAVE
+WAVE = 1 + 0.05 * np.random.default_rng(0).standard_normal(12)
 RISING = np.linspace(0.011, 0.03, 12)
 
 
@@ -52,7 +50,7 @@ def test_what_scalars_show_is_found(tmp_path, wanted, series):
 @pytest.mark.parametrize(
     "series",
     [
-        {"train__train_rollout_logprob_abs_diff": FLAT},
+        {"train__train_rollout_logprob_abs_diff": 0.011 * WAVE},
         {"ois": WAVE, "tis": WAVE * np.where(np.arange(12) == 5, 1.001, 1)},
         {"ois": np.ones(12), "tis": np.ones(12)},  # no mismatch: both are 1
         {"sampling_importance_ratio": 0.06 * WAVE, "token_mult_prob_error": 3 * WAVE},  # the tokens differ too
@@ -70,11 +68,9 @@ def test_sound_scalars_are_not_blamed(tmp_path, series):
 
 def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
     late = np.arange(12) >= 2
-    answer = found(
-        tmp_path,
-        sampling__sampling_logp_difference__mean=np.where(late, 0.25, 0.015) * WAVE,
-        sampling__importance_sampling_ratio__max=np.where(late, 3e-5, 1.4),
-    )["mismatch_trend"]
+    series = {"sampling__sampling_logp_difference__mean": np.where(late, 0.25, 0.015) * WAVE}
+    series["sampling__importance_sampling_ratio__max"] = np.where(late, 3e-5, 1.4)
+    answer = found(tmp_path, **series)["mismatch_trend"]
     assert answer.since == 2
     assert "jumps from 0.01" in answer.summary
     assert "at step 2" in answer.summary
@@ -87,6 +83,18 @@ def test_a_mean_weight_that_falls_with_the_rise_is_told(tmp_path):
     answer = found(tmp_path, **series)["mismatch_trend"]
     assert "beginning about step 5" in answer.summary
     assert "the correction takes most of the update" in answer.summary
+    never_level = found(tmp_path, gen_kl_error=0.001 * 1.1 ** np.arange(40))["mismatch_trend"]
+    assert "from step 0; the sampler leaves the trainer" in never_level.summary
+
+
+def test_a_mean_weight_at_its_cap_is_no_sum(tmp_path):
+    for top, told in ((2.0, "all weights are at their cap"), (2.5, "a sum over 2 samples, and no mean")):
+        series = {
+            "rollout_corr__rollout_is_mean": np.full(12, 1.9995),
+            "rollout_corr__rollout_is_max": np.full(12, top),
+        }
+        assert found(tmp_path, **series)["weight_scale"].summary.endswith(told)
+    assert "or all weights are at a cap" in found(tmp_path, ois=np.full(12, 8.0))["weight_scale"].summary
 
 
 def test_verls_ppo_kl_is_not_quoted_as_a_kl_to_the_reference(tmp_path):
