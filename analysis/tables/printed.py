@@ -70,8 +70,11 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
         few, many = _ends(own)["estimate"]
         cells = ["-", f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]
         lines.append((f"  {rule}, as trained: mean factor", cells))
-    every = _at_first_use(tables["acceptance"])["bin"]
-    beyond = [f"  above {spans[1]}: too few prompts"] if max(every) > max(ends["bin"]) else []
+    every = _at_first_use(tables["acceptance"])
+    beyond = [f"  above {spans[1]}: too few prompts"] if max(every["bin"]) > max(ends["bin"]) else []
+    lost = every.loc[~every["rule"].isin([*rates["rule"], *factors["rule"]]) & every["reason"].ne("")]
+    wanted = lost.loc[lost["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)].drop_duplicates("rule")
+    beyond += [f"  {rule}: not known, {why}" for rule, why in wanted[["rule", "reason"]].to_numpy()]
     return _columns(lines) + beyond
 
 

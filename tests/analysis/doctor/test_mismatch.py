@@ -172,13 +172,12 @@ def test_the_cause_that_the_tokens_show_is_named_before_all_others():
     digest = TokenDigest(cause="placeholder", placeholder=placed)
     assert "no response has a log-ratio" in said(engine(np.nan * L, L, np.nan * L, tokens=digest))  # no number is left
     found = engine(-0.1 * L, L, 0 * L, tokens=digest)["mismatch"]
-    assert (
-        "a placeholder stands for them (placeholders: 5 tokens of 5 responses, largest -1e+04 at row 17)"
-        in found.summary
-    )
+    told = "a placeholder stands for them (placeholders: 5 tokens of 5 responses, largest -1e+04 at row 17)"
+    assert told in found.summary
     assert "without these tokens: it is hardly ever above 0" in found.summary
-    only_sums = engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="nucleus", sampler=False))["mismatch"]
-    assert "nucleus" not in only_sums.summary
+    assert found.evidence
+    assert not engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="nucleus"))["mismatch"].evidence
+    assert "nucleus" not in said(engine(-0.1 * L, L, 0 * L, tokens=TokenDigest(cause="nucleus", sampler=False)))
 
 
 def test_what_is_wrong_besides_tokens_that_are_left_out_is_told():

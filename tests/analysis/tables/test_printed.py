@@ -14,11 +14,10 @@ SPANS = [(1, 10), (10, 100), (100, 200)]
 
 def kept(rule: str, source: str, target: float, *shares: float, **others: object) -> list[dict[str, object]]:
     """Rows of table acceptance in the three bins, which are not in order, and one of all bins."""
-    key = FIRST | {"measure": "update", "subset": "nonzero", "rule": rule, "source": source, "target": target} | others
-    rows = [
-        key | {"bin": i, "bin_lo": low, "bin_hi": high, "estimate": share}
-        for i, ((low, high), share) in enumerate(zip(SPANS, shares, strict=True))
-    ]
+    key = FIRST | {"measure": "update", "subset": "nonzero", "reason": ""}
+    key |= {"rule": rule, "source": source, "target": target, **others}
+    each = enumerate(zip(SPANS, shares, strict=True))
+    rows = [key | {"bin": i, "bin_lo": low, "bin_hi": high, "estimate": share} for i, ((low, high), share) in each]
     return [*reversed(rows), key | {"bin": -1, "bin_lo": 1, "bin_hi": 200, "estimate": 0.5}]
 
 
@@ -109,12 +108,14 @@ def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_
     acceptance = [*kept("none", "given", NAN, 1, 1, 1), *kept("mis", "given", NAN, 1.0, 1.0, 0.98, **mask)]
     acceptance += kept("geo-mask", "matched", 0.95, 0.9, 0.95, 1.0, **mask)
     acceptance += kept("tis", "trained", NAN, 0.5, 0.7, 0.75, measure="factor", subset="all", outside="cap")
-    _, *lines, _ = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
+    acceptance += kept("engine-sqrt", "given", NAN, NAN, NAN, NAN, reason="no k3_sum", **mask)[:-1]
+    _, *lines, _, lost = who_is_clipped(tables(acceptance, [slope("x", "given", NAN, 1, 1, 1)]), LENGTH, "engine")
     assert [" ".join(line.split()) for line in lines] == [
         "mis, default range 50.0 % 0.0 % 2.0 % - -",
         "geo-mask, 5 % masked 50.0 % 10.0 % 0.0 % 0 -",
         "tis, as trained: mean factor - 0.500 0.750 1.5 -",
     ]
+    assert lost == "  engine-sqrt: not known, no k3_sum"
 
 
 def test_no_rate_is_told_in_one_line():
