@@ -144,7 +144,7 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
     data = Dataset.from_list([{"prompt": e.prompt, "number": i} for i, e in enumerate(examples)])
     clocks: list[tuple[float, float]] = []  # wall and CPU seconds
 
-    def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> list[float]:
+    def reward(completions: list[str], completion_ids: list[list[int]], number: list[int], **_: Any) -> Any:
         finished = [ids[-1] in ends for ids in completion_ids]
         return task.score([examples[i] for i in number], completions, finished).values.tolist()
 
@@ -183,7 +183,7 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
         warmup_steps=case.warmup_updates,
         adam_beta2=0.95,
     )
-    trainer = GRPOTrainer(model, reward, args, data, processing_class=tokenizer, callbacks=[Clock()])  # type: ignore
+    trainer = GRPOTrainer(model, reward, args, data, processing_class=tokenizer, callbacks=[Clock()])
     trainer.train()
     return {"clocks": clocks, "parts": [line for line in trainer.state.log_history if KEPT[0] in line]}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.doctor import patient
+from analysis.importing import names
 from analysis.log import usable
 from fspo.gradlog.schema import LOG_COLUMNS
 
@@ -17,7 +18,7 @@ ROOMS = ("fspo", "analysis", "proofs_check", "figures", "studies", "benchmarks")
 SOURCES = [*(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))), ROOT / "paper_repro.py"]
 LEVEL = re.compile(
     r"\b1\.96\b|\b0\.975\b|\b95 ?%(?! (kept|of A|and 85))"
-    r"|(level|confidence|sure|coverage_wanted)\w*(: \w+)? ?= ?0\.(95|025|05)\b"
+    r"|(level|confidence|sure|coverage_wanted)\w*(: [^=]+)? ?= ?0\.(95|025|05)\b"
     r"|(ppf|isf|ndtri|stdtrit|quantile|proportion_ci|interval|confint)\(.*\b0\.(95|025|05)\b",
     re.IGNORECASE,
 )
@@ -55,5 +56,8 @@ def test_names_in_a_run_folder_stand_once(name: str):
 
 
 def test_lists_of_log_columns_name_columns_of_the_schema():
+    others = {"prompt", "response", "tokens", "new", "old", "sampler", "mask"}  # what an import makes columns of
+    others |= {"token_weights", "prompt_length", "total_length"}
+    assert set(names.COLUMNS) - set(LOG_COLUMNS) == others
     for listed in (patient.READ, patient.IDS, usable.ROW_COLUMNS):
         assert set(listed) <= set(LOG_COLUMNS)

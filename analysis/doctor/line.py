@@ -215,8 +215,8 @@ class Line:
 
     @property
     def per_response(self) -> bool:
-        """Whether the mean of x + k3 (`k3`) is mainly a constant of each response, whatever its length L. If the mean
-        of x is above 0 (`above_0`), the mean of x is judged instead, because k3 says little where x is large."""
+        """Whether the mean of x + k3 (`k3`) is mainly one number for all responses and does not grow with the length.
+        If the mean of x is above 0 (`above_0`), it is judged instead, because k3 says little where x is large."""
         a, b, a_error, _ = self._fitted(self.x if self.above_0 else self.x + self.k3)
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
@@ -274,8 +274,8 @@ class Line:
 
 
 def rises(x: Floats, along: Floats | None = None) -> bool:
-    """Return whether the values x (N,) rise in their order, or with ``along`` (N,), by Kendall's test at the level
-    1/1000."""
+    """Return whether the values x (N,) grow from the first to the last, or, if ``along`` (N,) is given, grow with its
+    values, by Kendall's test at the level 1/1000."""
     from scipy.stats import kendalltau
 
     tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)) if along is None else along, x)))

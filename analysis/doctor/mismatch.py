@@ -145,15 +145,12 @@ class Mismatch:
         mean, low, high = (1 + value for value in self.weight.interval())
         growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
         # Of tokens that are wrong neither a mean weight nor a line tells anything.
-        evidence = (
-            ()
-            if named and named not in LEFT_OUT
-            else (
-                Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
-                *[Evidence(f"exponent of L with which the spread of {x} grows", *growth)] * math.isfinite(growth[0]),
-                *line.evidence(x),
-            )
+        evidence: tuple[Evidence, ...] = (
+            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
+            *[Evidence(f"exponent of L with which the spread of {x} grows", *growth)] * math.isfinite(growth[0]),
+            *line.evidence(x),
         )
+        evidence = () if named and named not in LEFT_OUT else evidence
         taken = max(done.get(USED, [0.0])[:2])
         if taken > MOST:
             what += f"; the correction in use removes {taken:.0%} of some lengths"

@@ -59,8 +59,8 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
 
 
 def _converted(sources: Sources, options: ImportOptions, report: Report) -> tuple[Converter, pd.DataFrame]:
-    """Return the rows of the sources' tables, none without tables, and their converter, whose options say how many
-    updates a rollout serves. The number and the first of them (``sources.first_step``) are taken from the rows."""
+    """Convert the tables of ``sources``; return the converter and the rows, none without tables. If the rows show other
+    updates a rollout, or another first step of a rollout (``sources.first_step``), convert the tables again."""
     report.damage = []
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]

@@ -257,7 +257,7 @@ class Watch:
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])
 
     def finished(self) -> TokenDigest | None:
-        """Return the digest; None if the table has no tokens with two log-probabilities, and no means of them."""
+        """Return the digest; None if no token has two log-probabilities and no column holds means of them."""
         digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
             return digest if digest.means else None

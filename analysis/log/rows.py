@@ -197,8 +197,8 @@ def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
 
 
 def identify(frame: pd.DataFrame, *, named: bool, prompts: bool) -> int:
-    """Number the responses of a table (column response_id), and return how many updates a rollout serves: 1 if the same
-    responses do not stand in several steps.
+    """Write the number of each response into the column response_id of a table, and return how many updates a rollout
+    serves. It is 1 unless the same responses stand in several steps.
 
     An id (``named``) that stands under several prompts in a step is an index within the group, and counts together with
     the prompt. Without ids, rows of several steps are one response if their prompt (if ``prompts`` are known), text,
@@ -233,8 +233,8 @@ def updates_of(rows: pd.DataFrame) -> int:
 
 
 def first_step(step: Ints, named: Sequence[Ints], each: int, start: int) -> int:
-    """Return the number of a rollout's first update, of rollouts with ``each`` updates: that which divides prompts or
-    responses (``named``) over the fewest rollouts, and ``start`` if that is not clearly fewer."""
+    """Return a step at which a rollout begins, if each rollout has ``each`` steps: ``start``, or a step before it if
+    then clearly fewer responses, or prompts (``named``, numbers (N,)), lie in more than one rollout."""
     for names in named:
         divided = [int(numbered((step - start + back) // each, names).max()) + 1 for back in range(each)]
         if min(divided) < CLEARLY * divided[0]:

@@ -114,8 +114,8 @@ def _sound(log: GradLog, ratio: LoggedRatio) -> tuple[GradLog, dict[str, int]]:
 
 
 def tells_updates(columns: Mapping[str, Any]) -> bool:
-    """Return whether an analysis of S has a row of a log with these ``columns`` (N,): one with S and a length, after an
-    update since its rollout, that is no repeat of another."""
+    """Return whether `fspo analyse` finds a row to analyse S in a log with these ``columns`` (N,). Such a row has S and
+    a length, was logged after an update on its rollout, and repeats no other row."""
     good = np.isfinite(columns["log_ratio"]) & (columns["length"] >= 1)
     keys = (np.asarray(columns[name][good], np.int64) for name in ("rollout", "step", "response_id"))
     return bool(np.any(columns["updates_since_rollout"][good][~repeated(*keys)] >= 1))

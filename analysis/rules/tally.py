@@ -162,7 +162,7 @@ class Part:
         return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
 
     def by_group(self, at: Ints | slice, values: Floats) -> Floats:
-        """Return the sum of ``values`` (n,), those of the rows ``at``, in each group of clusters (G,)."""
+        """Return one sum for each group of clusters (G,): of the numbers ``values`` (n,) of the rows ``at`` in it."""
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:

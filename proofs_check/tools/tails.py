@@ -99,7 +99,7 @@ class Mixture(NamedTuple):
 
 
 class FarTail(NamedTuple):
-    """The far tail 1 - F of a distribution function F, which falls like x^-k (``k`` infinite: faster than any power).
+    """The tail 1 - F(x) of a distribution at large x. It falls like x^-k, or, if ``k`` is infinite, faster.
     ``log_z(y)`` is log x at the x where 1 - F(x) = e^-y; a test looks at y about n^2 for the numbers n in ``steps``."""
 
     log_z: Callable[[Any], Any]

@@ -12,10 +12,9 @@ from analysis.doctor.scalars import ON_SCALARS, records
 def found(path, **series):
     """Write metrics (a name's "__" stands for "/") and return the issues of the checks of scalars, by name."""
     n = len(next(iter(series.values())))
+    named = {"imported/" + k.replace("__", "/"): v for k, v in series.items()}
     lines = [
-        {"phase": "train", "rollout": i, "step": i}
-        | {"imported/" + k.replace("__", "/"): float(v[i]) for k, v in series.items()}
-        for i in range(n)
+        {"phase": "train", "rollout": i, "step": i, **{k: float(v[i]) for k, v in named.items()}} for i in range(n)
     ]
     path.mkdir(exist_ok=True)
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -89,10 +88,7 @@ def test_a_mean_weight_that_falls_with_the_rise_is_told(tmp_path):
 
 def test_a_mean_weight_at_its_cap_is_no_sum(tmp_path):
     for top, told in ((2.0, "all weights are at their cap"), (2.5, "a sum over 2 samples, and no mean")):
-        series = {
-            "rollout_corr__rollout_is_mean": np.full(12, 1.9995),
-            "rollout_corr__rollout_is_max": np.full(12, top),
-        }
+        series = {"rollout_corr__rollout_is_mean": [1.9995] * 12, "rollout_corr__rollout_is_max": [top] * 12}
         assert found(tmp_path, **series)["weight_scale"].summary.endswith(told)
     assert "or all weights are at a cap" in found(tmp_path, ois=np.full(12, 8.0))["weight_scale"].summary
 
