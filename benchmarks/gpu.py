@@ -95,7 +95,7 @@ class Place:
 def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) -> Iterator[PreTrainedModel]:
     """Yield models of one configuration ``shape`` with equal random bfloat16 weights, in each of ``dtypes``."""
     with torch.device(device):
-        first = build_random_model(shape, "bfloat16", seed=0)
+        first: Any = build_random_model(shape, "bfloat16", seed=0)
         for dtype in dtypes:
             model = type(first)._from_config(shape, dtype=dtype)
             model.load_state_dict(first.state_dict())
