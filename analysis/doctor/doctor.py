@@ -146,7 +146,9 @@ class Doctor:
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
         found |= {} if self.kept.rows else from_metrics(patient)
         answers = tuple(replace(answer, id=name) for name, answer in found.items())
-        ratios = [on for on in ("update", "engine", "behaviour") if rows.has(RATIO_COLUMNS[on].log_ratio)]
+        ons = ("update", "engine", "behaviour")
+        known = {on: np.count_nonzero(np.isfinite(rows[RATIO_COLUMNS[on].log_ratio])) for on in ons}
+        ratios = sorted(filter(known.get, ons), key=lambda on: (on != "update", -known[on]))
         notes += [NO_RATIO] if self.kept.rows and not ratios else []
         told = [on for on in ratios if (tells_updates(rows.columns) if on == "update" else (rows["length"] >= 1).any())]
         label = self.rule.label if self.rule else "unknown"

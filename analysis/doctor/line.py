@@ -300,4 +300,4 @@ def bend(x: Floats) -> int:
     shapes = [(np.maximum(place - k, 0.0) ** power, k + 1) for k in range(len(x) - 1) for power in (1, 2)]
     shapes += [((place >= k) * 1.0, k) for k in range(1, len(x))]
     first = min(shapes, key=lambda one: rest(one[0]))[1]
-    return 0 if rises(x[:first]) else first
+    return 0 if first > 2 and rises(x[:first]) else first

@@ -141,7 +141,7 @@ class Mismatch:
         elif carried:
             shown = shown._replace(what=shown.what + places)
         what, fix, since, small = shown
-        groups, done = self.rivals(correction) if line.n else ([], {})
+        groups, done = (self.others or self).rivals(correction) if line.n else ([], {})
         mean, low, high = (1 + value for value in self.weight.interval())
         growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
         # Of tokens that are wrong neither a mean weight nor a line tells anything.
@@ -155,7 +155,9 @@ class Mismatch:
         if taken > MOST:
             what += f"; the correction in use removes {taken:.0%} of some lengths"
             fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
-        rivals = _told(groups, done if small or carried or taken > MOST else {})
+        rivals = _told(
+            groups, done if small or carried or taken > MOST else {}, "Of the others, by" * bool(self.others)
+        )
         if small and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
             rounding = "sampler and trainer agree up to rounding"
             return clear(rounding if line.rms <= FLOAT32 else f"{small}{rivals}", *evidence)
@@ -254,7 +256,7 @@ class Mismatch:
         """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
         and to all.
 
-        A correction with a drift gets one for all responses, from the median of k3 / L (of -x / L where k3 is unknown).
+        A correction with a drift gets one for all responses, from the mean of k3 over tokens (of -x if k3 is unknown).
 
         Returns
         -------
@@ -271,7 +273,7 @@ class Mismatch:
         groups = {f"{2**k} to {2 ** (k + 1) - 1} tokens": octave == k for k in (*bins[:1], *bins[-1:])}
         groups["all"] = octave >= 0
         A, done = np.ones_like(x), {}
-        rate = max(float(np.median(np.where(np.isfinite(self.k3), self.k3, -x) / L)), 0.0)
+        rate = max(float(np.where(np.isfinite(self.k3), self.k3, -x).sum() / L.sum()), 0.0)
         used = {USED: correction} if correction is not None and correction.level == "sequence" else {}
         for name, rule in (RIVALS | used).items():
             applied = rule.apply(x, L, A, 0 * A + rule.centre(TokenMeans(rate, 2 * rate)))
@@ -283,11 +285,11 @@ class Mismatch:
         return list(groups), done
 
 
-def _told(groups: list[str], done: dict[str, list[float]]) -> str:
+def _told(groups: list[str], done: dict[str, list[float]], by: str = "") -> str:
     """Return what `Mismatch.rivals` found as a sentence after a full stop; "" if nothing."""
     forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
     told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
-    return f". By length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
+    return f". {by or 'By'} length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
@@ -336,7 +338,6 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
-        text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
     elif len(of_old) and _rms(of_old) > STALE and not corrected:
         text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"

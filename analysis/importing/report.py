@@ -46,8 +46,9 @@ class Report:
         size = f"{self.rows} responses in {self.rollouts} rollout{'s' * (self.rollouts != 1)}"
         listed["found"] = [size, f"{self.metric_lines} lines of scalars"]
         if self.rows:
-            title = "rows in which a log-ratio is known, by its name for fspo analyse --on"
-            listed[title] = [f"{ratio} {count}" for ratio, count in self.known.items()]
+            listed["rows in which a log-ratio is known, by its name for --on"] = [
+                f"{r} {n}" for r, n in self.known.items()
+            ]
         listed |= {
             "columns used": [ours if ours == name else f"{ours} <- {name}" for ours, name in found.items()],
             "columns not known, kept as user.*": self.user_columns,
@@ -66,6 +67,7 @@ class Report:
         if self.rows or self.metric_lines:
             out.append(next_step("doctor", [self.run]))
         if "length" in found:
-            on = next((f" --on {name}" for name in ("engine", "behaviour") if self.known.get(name)), "")
-            out += [next_step("analyse", [self.run], view) for view in [""] * self.moved + [on] * bool(on)]
+            on = max(("engine", "behaviour"), key=lambda ratio: self.known.get(ratio, 0))
+            views = [""] * self.moved + [f" --on {on}"] * bool(self.known.get(on))
+            out += [next_step("analyse", [self.run], view) for view in views]
         return out

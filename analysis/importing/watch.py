@@ -28,7 +28,10 @@ CAUSES = {
         "take both at the temperature of sampling: divide the trainer's logits by it, and let the sampler return "
         "processed log-probabilities",
     ),
-    "shift": ("the two columns of log-probabilities are misaligned by one token", "shift one of them by a token"),
+    "shift": (
+        "the two columns of log-probabilities are misaligned by one token",
+        "move one of them by a token (AReaL itself does before its loss: torch.roll); nothing else can be told before",
+    ),
     "end": (
         "the last token of responses carries it: an end token that the sampler did not draw (forced at the token "
         "limit), or that sampler and trainer do not share",
@@ -189,7 +192,6 @@ class Watch:
         self.digest = TokenDigest()
         self._sums = np.zeros(4)  # of d^2, exp(d), uncertain tokens, those of them with d < 0
         self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
-        self._uncertain = 0.0  # sum of d^2 at uncertain tokens
         self._ends = 0.0  # sum of d^2 at the last tokens of responses
         self._shifted = 0.0  # and in the responses that look shifted by a token
         self._shifts = np.zeros(4)  # of shifted responses: sums of squares at shifts -1, 0, 1, and number of tokens
@@ -214,8 +216,7 @@ class Watch:
         if lost.any():
             self.digest.since = int(min(rollout[row[lost]].min(), np.inf if (k := self.digest.since) is None else k))
         if base:
-            self.digest.base, self.digest.against = names[base], names[against]
-            self.digest.sampler = against == "sampler"
+            vars(self.digest).update(base=names[base], against=names[against], sampler=against == "sampler")
             told = ~lost & np.isfinite(found[base]) & np.isfinite(found[against])
             self._add(found[base][told], found[against][told], row[told], ids)
         return ~lost
@@ -244,7 +245,6 @@ class Watch:
             return
         sure = (against > np.log(0.5)) & (d <= -2)
         digest.confident.add(d[sure], row[sure], ids)
-        self._uncertain += float(d[unsure] @ d[unsure])
         uncertain = np.stack([np.ones(unsure.sum()), base[unsure], against[unsure]])
         self._moments += uncertain @ uncertain.T
         inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
@@ -265,16 +265,15 @@ class Watch:
         digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
         digest.of_ends = self._ends / max(float(squares), 1e-300)
         digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
-        before, aligned, after = map(float, np.sqrt(self._shifts[:3] / max(self._shifts[3], 1)))
-        digest.shifts = {"-1": before, "0": aligned, "1": after}
+        rms = np.sqrt(self._shifts[:3] / max(self._shifts[3], 1))
+        digest.shifts = dict(zip(("-1", "0", "1"), rms.tolist(), strict=True))
         sloped = 0.0
         if (uncertain := self._moments[0, 0]) >= 100:
             mean = self._moments / uncertain
-            covariance = mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])
-            squares = np.maximum(np.diag(covariance), 1e-12)
+            squares = np.maximum(np.diag(covariance := mean[1:, 1:] - np.outer(mean[0, 1:], mean[0, 1:])), 1e-12)
             digest.temperature = float(np.sqrt(squares[0] / squares[1]))
             # Noise in one column gives d a covariance with it of E[d^2] at most, and another temperature gives more.
-            sloped = abs(covariance[0, 1] - squares[1]) / max(self._uncertain / uncertain, 1e-12)
+            sloped = abs(covariance[0, 1] - squares[1]) / max(mean[1, 1] - 2 * mean[1, 2] + mean[2, 2], 1e-12)
         shown = {
             "temperature": abs(np.log(digest.temperature)) > SCALED and sloped > SLOPED,
             "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * self._sums[0],
@@ -297,8 +296,7 @@ class Watch:
             "above_zero": ("their log-probabilities are slightly above 0", "they are held at 0"),
             "overflow": (f"|{d}| is above 20: exp of it breaks a product of weights", "mask them or their responses"),
         }
-        noticed |= {"confident": CAUSES["weights"]} if seen.cause == "weights" else {}
-        noticed |= {"ends": CAUSES["end"]} if seen.cause == "end" else {}
+        noticed |= {name: CAUSES[c] for name, c in (("confident", "weights"), ("ends", "end")) if seen.cause == c}
         out: list[str] = []
         for name, (what, fix) in noticed.items():
             one: Noticed = getattr(seen, name)
@@ -314,10 +312,10 @@ class Watch:
                 f"{large.sum()} of {len(errors)} responses have a mean exp|{d}| above {LARGE_ERROR:g}, the others at "
                 f"most {rest:.3f}; mask them, the largest first: {'; '.join(worst[: large.sum()])}"
             )
-        shift = min(seen.shifts, key=lambda k: seen.shifts[k], default="0")
-        rms = [seen.shifts.get(k, 0.0) for k in ("0", shift)]
+        shifts = seen.shifts or {"0": 0.0}
+        place = "before" if shifts.get("-1") == (least := min(shifts.values())) else "after"
         measured = {
-            "shift": f"{d} has rms {rms[0]:.3g} nats, and {rms[1]:.3g} with {seen.base} moved by {shift}",
+            "shift": f"{seen.base} stands one place {place} {seen.against}: rms {shifts['0']:.3g}, aligned {least:.3g}",
             "temperature": f"{seen.base} spreads {seen.temperature:.2f} times as far as {seen.against}",
             "nucleus": f"{d} is below 0 in {seen.below:.0%} (mean of exp over all tokens {seen.mean_ratio:.3f})",
         }

@@ -108,7 +108,7 @@ def test_a_shift_of_one_token(tmp_path, shift):
     found, notes, _ = noticed(tmp_path, np.roll(old, shift, axis=1), sampler)
     assert found.cause == "shift"
     assert min(found.shifts, key=lambda name: found.shifts[name]) == str(shift)
-    assert "misaligned by one token" in notes
+    assert f"old_log_probs stands one place {'before' if shift < 0 else 'after'} rollout_log_probs" in notes
 
 
 def test_some_responses_that_are_shifted_are_told_apart_from_sound_ones(tmp_path):
@@ -116,7 +116,7 @@ def test_some_responses_that_are_shifted_are_told_apart_from_sound_ones(tmp_path
     old[1::4] = np.roll(old[1::4], 1, axis=1)
     found, notes, _ = noticed(tmp_path, old, sampler)
     assert (found.cause, found.shifted.responses, found.shifted.first["uid"]) == ("shift", 10, "u1")
-    assert "with old_log_probs moved by 1:" in notes
+    assert "old_log_probs stands one place after rollout_log_probs" in notes
 
 
 def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_so(tmp_path):

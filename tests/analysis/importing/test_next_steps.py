@@ -38,6 +38,8 @@ def sums(*names, number=80):
 
 
 UPDATES = {"updates_since_rollout": np.ones(80, int)}
+VERSIONS = {"policy_version": np.arange(80) // 20, "behaviour_version": np.arange(80) // 20}
+OLDER = VERSIONS | {"behaviour_version": np.arange(80) // 20 - (np.arange(80) % 4 > 0)}
 METRICS = {"step": np.arange(20), "train/reward": np.linspace(0, 1, 20), "grad_norm": np.full(20, 0.5)}
 INPUTS = {
     "tokens of three": (
@@ -49,10 +51,12 @@ INPUTS = {
         "doctor, analyse --on behaviour, figures --on behaviour",
     ),
     "sums with versions": (
-        responses()
-        | sums("old", "sampler")
-        | {"policy_version": np.arange(80) // 20, "behaviour_version": np.arange(80) // 20},
+        responses() | sums("old", "sampler") | VERSIONS,
         "doctor, analyse --on engine, figures --on engine",
+    ),
+    "sums, E known in a quarter": (
+        responses() | sums("old", "sampler") | OLDER,
+        "doctor, analyse --on behaviour, figures --on behaviour",
     ),
     "S alone": (responses() | UPDATES | sums("new", "old"), "doctor, analyse, report, sweep"),
     "no length": ({k: v for k, v in (responses() | sums("new", "old")).items() if k != "length"}, "doctor"),
