@@ -146,9 +146,8 @@ class Doctor:
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
         found |= {} if self.kept.rows else from_metrics(patient)
         answers = tuple(replace(answer, id=name) for name, answer in found.items())
-        ons = ("update", "engine", "behaviour")
-        known = {on: np.count_nonzero(np.isfinite(rows[RATIO_COLUMNS[on].log_ratio])) for on in ons}
-        ratios = sorted(filter(known.get, ons), key=lambda on: (on != "update", -known[on]))
+        known = {r: np.isfinite(rows[RATIO_COLUMNS[r].log_ratio]).sum() for r in ("update", "engine", "behaviour")}
+        ratios = sorted(filter(known.get, known), key=lambda ratio: (ratio != "update", -known[ratio]))
         notes += [NO_RATIO] if self.kept.rows and not ratios else []
         told = [on for on in ratios if (tells_updates(rows.columns) if on == "update" else (rows["length"] >= 1).any())]
         label = self.rule.label if self.rule else "unknown"

@@ -338,6 +338,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
+        text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
     elif len(of_old) and _rms(of_old) > STALE and not corrected:
         text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"

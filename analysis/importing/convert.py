@@ -15,7 +15,7 @@ import pyarrow as pa
 from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
 from analysis.importing.values import TOKENS, Chunk, ChunkColumns, Floats, Ints, Mask
-from analysis.importing.watch import Watch, at
+from analysis.importing.watch import Watch, at, stands_before
 from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
@@ -242,6 +242,12 @@ class Converter:
             keep = columns.mask(next(iter(lists)))
             if "mask" not in got:
                 keep &= columns.within(row) if "length" in got else ~(padded := columns.padding(lists))
+            areal = canonical(chosen.get("old", "")) == "logp_prox" and {"old", "sampler"} <= lists.keys()
+            if areal and stands_before(lists["old"], lists["sampler"], keep):
+                lists["old"], keep = np.roll(lists["old"], 1), keep & np.append(False, row[1:] == row[:-1])
+                self.report.note(
+                    f"{chosen['old']} stands one place before {chosen['sampler']}: moved here, as AReaL does"
+                )
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             self._hold_at_0(columns, lists, row)
             keep = self.watch.look(lists, row, columns, rollout)
@@ -298,8 +304,7 @@ class Converter:
         flat, row = columns.kept("token_weights")
         overflow = "no number: an overflow, which a mask of 0 turns into NaN"
         for what, one in ((overflow, ~np.isfinite(flat)), ("a weight above 2, the usual cap", flat > 2)):
-            where = "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5])
-            if where:
+            if where := "; ".join(at(columns.ids(int(i))) for i in np.unique(row[one])[:5]):
                 self.report.note(f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})")
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:

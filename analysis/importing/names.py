@@ -19,47 +19,46 @@ ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 COLUMNS: dict[str, tuple[str, ...]] = {
     # Each key is our name of a column. Its value lists the names that other trainers have for the column, the most
     # specific first. Case does not matter.
-    "rollout": ("rollout", "rollout_id", "generation_step"),
-    "step": ("step", "global_step", "global_steps", "training_step", "train_step", "iteration", "iter", "_step"),
-    "phase": ("phase",),
-    "behaviour_version": (
-        *("behaviour_version", "behavior_version", "policy_versions", "min_global_steps", "weight_versions"),
-        *("versions", "head_version"),
-    ),
-    "behaviour_version_last": ("behaviour_version_last", "behavior_version_last", "max_global_steps", "tail_version"),
-    "prompt_id": (
-        *("prompt_id", "prompt_idx", "prompt_index", "group_id", "group_index", "group", "uid", "task_id"),
-        *("problem_id", "question_id", "query_id", "instance_id", "example_id", "qid"),
-    ),
-    "response_id": ("response_id", "completion_id", "sample_id", "request_id"),
-    "prompt": ("prompt", "input", "question", "prompts", "prompt_ids", "prompt_token_ids"),
-    "tokens": ("token_ids", "input_ids"),
-    "response": ("completion", "output", "response", "completions"),
-    "length": (
-        *("length", "completion_length", "response_length", "completion_len", "response_len", "num_response_tokens"),
-        *("n_response_tokens", "num_completion_tokens", "response_lengths", "n_tokens", "num_tokens", "l"),
-    ),
-    "prompt_length": ("prompt_length", "prompt_len", "num_prompt_tokens", "n_prompt_tokens"),
-    "total_length": ("seqlen", "seq_len", "total_length", "total_len", "input_lengths"),
-    "truncated": (
-        *("truncated", "is_truncated", "clipped", "finish_reason", "stop_reason", "termination_reason", "status"),
-    ),
-    "reward": ("reward", "score", "raw_reward", "token_level_scores", "rewards", "scores", "total_reward"),
-    "advantage": ("advantage", "advantages", "adv", "a"),
-    "log_ratio": ("log_ratio", "seq_log_ratio", "log_ratios", "token_log_ratios", "sum_log_ratio", "s"),
-    "new": ("new_logprobs", "per_token_logps", "logprobs", "token_logprobs", "trainer_logprobs"),
-    "old": ("old_logprobs", "old_action_log_probs", "prev_logprobs", "prox_logp", "action_log_probs"),
-    "sampler": (
-        *("rollout_log_probs", "sampling_per_token_logps", "sampler_logprobs", "vllm_logprobs", "inference_logprobs"),
-        *("generation_logprobs", "behavior_logprobs", "output_token_logprobs"),
-    ),
-    "mask": (  # first those of the loss, which leave out more
-        *("loss_mask", "loss_masks", "token_loss_mask", "response_mask", "completion_mask", "action_mask", "mask"),
-    ),
-    "token_weights": ("vllm_is", "rollout_is_weights", "tis_weights", "importance_weights"),
-    "correction_weight": ("correction_weight", "importance_sampling_ratio"),
-    "times_used": ("times_used", "ppo_epoch", "epoch_idx"),
-    "entropy": ("entropy", "entropies"),
+    ours: tuple(names.split())
+    for ours, names in {
+        "rollout": "rollout rollout_id generation_step",
+        "step": "step global_step global_steps training_step train_step iteration iter _step",
+        "phase": "phase",
+        "behaviour_version": (
+            "behaviour_version behavior_version policy_versions min_global_steps weight_versions versions head_version"
+        ),
+        "behaviour_version_last": "behaviour_version_last behavior_version_last max_global_steps tail_version",
+        "prompt_id": (
+            "prompt_id prompt_idx prompt_index group_id group_index group uid task_id problem_id question_id "
+            "query_id instance_id example_id qid"
+        ),
+        "response_id": "response_id completion_id sample_id request_id",
+        "prompt": "prompt input question prompts prompt_ids prompt_token_ids",
+        "tokens": "token_ids input_ids",
+        "response": "completion output response completions",
+        "length": (
+            "length completion_length response_length completion_len response_len num_response_tokens "
+            "n_response_tokens num_completion_tokens response_lengths n_tokens num_tokens l"
+        ),
+        "prompt_length": "prompt_length prompt_len num_prompt_tokens n_prompt_tokens",
+        "total_length": "seqlen seq_len total_length total_len input_lengths",
+        "truncated": "truncated is_truncated clipped finish_reason stop_reason termination_reason status",
+        "reward": "reward score raw_reward token_level_scores rewards scores total_reward",
+        "advantage": "advantage advantages adv a",
+        "log_ratio": "log_ratio seq_log_ratio log_ratios token_log_ratios sum_log_ratio s",
+        "new": "new_logprobs per_token_logps logprobs token_logprobs trainer_logprobs",
+        "old": "old_logprobs old_action_log_probs prev_logprobs prox_logp action_log_probs",
+        "sampler": (
+            "rollout_log_probs sampling_per_token_logps sampler_logprobs vllm_logprobs inference_logprobs "
+            "generation_logprobs behavior_logprobs output_token_logprobs"
+        ),
+        # of masks first those of the loss, which leave out more
+        "mask": "loss_mask loss_masks token_loss_mask response_mask completion_mask action_mask mask",
+        "token_weights": "vllm_is rollout_is_weights tis_weights importance_weights",
+        "correction_weight": "correction_weight importance_sampling_ratio",
+        "times_used": "times_used ppo_epoch epoch_idx",
+        "entropy": "entropy entropies",
+    }.items()
 }
 """``new``, ``old`` and ``sampler`` are log-probabilities by the new and old weights and the sampler. These three,
 ``log_ratio`` and ``entropy`` hold in each row a number or a list over tokens. ``tokens`` holds the token ids of prompt
@@ -125,21 +124,20 @@ METRICS: dict[str, str] = {
     theirs: ours
     for ours, names in {
         # Each key is our name of a metric. Its value lists those of TRL, verl, slime and NeMo-RL, without the phase.
-        metric.REWARD: ("reward", "critic/score/mean", "rollout/raw_reward"),
-        metric.EQUAL_REWARDS: ("frac_reward_zero_std",),
+        metric.REWARD: "reward critic/score/mean rollout/raw_reward",
+        metric.EQUAL_REWARDS: "frac_reward_zero_std",
         metric.MEAN_LENGTH: (
-            *("completions/mean_length", "response_length/mean", "rollout/response_len/mean"),
-            "mean_gen_tokens_per_sample",
+            "completions/mean_length response_length/mean rollout/response_len/mean mean_gen_tokens_per_sample"
         ),
         metric.TRUNCATED: (
-            *("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "truncation_rate"),
+            "completions/clipped_ratio response_length/clip_ratio rollout/truncated_ratio truncation_rate"
         ),
-        metric.ENTROPY: ("entropy", "actor/entropy"),
-        metric.GRAD_NORM: ("grad_norm", "actor/grad_norm"),
-        metric.LEARNING_RATE: ("learning_rate", "actor/lr"),
-        metric.NUM_TOKENS: ("num_tokens",),
+        metric.ENTROPY: "entropy actor/entropy",
+        metric.GRAD_NORM: "grad_norm actor/grad_norm",
+        metric.LEARNING_RATE: "learning_rate actor/lr",
+        metric.NUM_TOKENS: "num_tokens",
     }.items()
-    for theirs in names
+    for theirs in names.split()
 }
 """This project's metric that means the same as another trainer's scalar."""
 OWN = (metric.OUT_OF_BAND, metric.LOG_RATIO_MEAN, metric.LOG_RATIO_STD, metric.LOG_RATIO_DRIFT)

@@ -23,7 +23,6 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
 
     A rollout has ``updates`` updates. ``given`` maps this project's names of metrics, and ``step``, to the source's."""
     lines: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
-    foreign: set[str] = set()
     theirs = {name: ours for ours, name in given.items()}
     states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
     newest = next((file for file, parts in states if parts), None)
@@ -38,9 +37,7 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
                 phase, plain, stored = metric_name(name)
                 stored = theirs.get(name, stored)
                 lines[step, phase].setdefault(stored, float(value))  # of two sources that read first counts
-                if stored.startswith(FOREIGN):
-                    foreign.add(plain)
-                else:
+                if not stored.startswith(FOREIGN):
                     report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
         if seen.total() > 2 * len(seen):
             raise UserError(
@@ -48,7 +45,8 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
                 "with --columns length=COLUMN,new=COLUMN,old=COLUMN,sampler=COLUMN as far as they are there; it has "
                 f"{', '.join(dict.fromkeys(name for _, name in seen))}"
             )
-    report.foreign_metrics, report.metric_lines = sorted(foreign), len(lines)
+    foreign = {name for values in lines.values() for name in values if name.startswith(FOREIGN)}
+    report.foreign_metrics, report.metric_lines = sorted(n.removeprefix(FOREIGN) for n in foreign), len(lines)
     MetricsFile(run).write_all(
         {"rollout": max(step - sources.first_step, 0) // updates, "step": step, "phase": phase, **values}
         for (step, phase), values in sorted(lines.items())

@@ -104,10 +104,7 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
     if not path.name.endswith(TABLES):
         printed = console(path) if path.name.endswith(CONSOLES) else ""
         if printed == "hugging face":
-            raise UserError(
-                f"{path} is console text of a Hugging Face trainer, which names no steps: {STATE} of the same run does"
-                "; name that file (in its output folder or a checkpoint's)"
-            )
+            raise UserError(f"{path}: a Hugging Face trainer's console text names no steps: name {STATE} of that run")
         return "scalars" if printed else None
     present = column_names(path)
     names = {canonical(part) for name in present for part in (name, name.rpartition(".")[2])}

@@ -87,8 +87,8 @@ class Noticed:
 @dataclass
 class TokenDigest:
     """What the tokens that count show of d = ``base`` less ``against``, the log-probabilities of a trainer and of a
-    sampler: their number, ``rms`` (root mean square of d, nats), ``mean_ratio`` (mean of e^d), what was noticed of each
-    kind (`Noticed`), and the likely ``cause`` of a large d, "" if none shows.
+    sampler: their number, ``mean_ratio`` (mean of e^d), what was noticed of each kind (`Noticed`), and the likely
+    ``cause`` of a large d, "" if none shows.
 
     Uncertain tokens are those that ``against`` gives a probability below .8; in the share ``below`` of them d is below
     0."""
@@ -98,9 +98,7 @@ class TokenDigest:
     sampler: bool = True  # whether ``against`` is the sampler's; if not, zeros, confident and shifts are not looked for
     tokens: int = 0  # those that have both log-probabilities, without placeholders and zeros
     responses: int = 0  # those with such a token
-    rms: float = 0.0  # root mean square of d, nats
     mean_ratio: float = 1.0  # mean of exp(d), d held within 20
-    uncertain: int = 0
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
     # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
@@ -118,7 +116,6 @@ class TokenDigest:
     since: int | None = None  # the first rollout with tokens that are left out
     ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
     shifted: Noticed = field(default_factory=Noticed)  # tokens of responses whose columns agree if one is moved by one
-    of_ends: float = 0.0  # share of the sum of d^2 that lies at last tokens
     means: str = ""  # says of a column of a table of sums that it holds means over tokens
     cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
 
@@ -185,6 +182,14 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     return zero & wanted[run]
 
 
+def stands_before(base: Floats, against: Floats, keep: Mask) -> bool:
+    """Return whether log-probabilities ``base`` (n,) must be moved a place later to agree with ``against`` (n,) at the
+    uncertain tokens of ``keep`` (n,): so AReaL writes prox_logp beside logprobs, and aligns them before its loss."""
+    told = keep & (against < UNCERTAIN)
+    apart, aligned = (float(np.nansum((x - against)[told] ** 2)) for x in (base, np.roll(base, 1)))
+    return 4 * aligned < apart
+
+
 class Watch:
     """Sums over the tokens of a table, chunk by chunk, from which the `TokenDigest` is made at the end."""
 
@@ -192,8 +197,7 @@ class Watch:
         self.digest = TokenDigest()
         self._sums = np.zeros(4)  # of d^2, exp(d), uncertain tokens, those of them with d < 0
         self._moments = np.zeros((3, 3))  # over uncertain tokens, of 1, base and against
-        self._ends = 0.0  # sum of d^2 at the last tokens of responses
-        self._shifted = 0.0  # and in the responses that look shifted by a token
+        self._ends = self._shifted = 0.0  # sums of d^2 at last tokens, and in responses that look shifted by a token
         self._shifts = np.zeros(4)  # of shifted responses: sums of squares at shifts -1, 0, 1, and number of tokens
         self._errors: list[Floats] = []
 
@@ -261,10 +265,8 @@ class Watch:
         digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
             return digest if digest.means else None
-        squares, ratios, unsure, below = self._sums
-        digest.rms, digest.mean_ratio = float(np.sqrt(squares / n)), float(ratios / n)
-        digest.of_ends = self._ends / max(float(squares), 1e-300)
-        digest.uncertain, digest.below = int(unsure), float(below / max(unsure, 1))
+        sum_sq, ratios, unsure, below = self._sums
+        digest.mean_ratio, digest.below = float(ratios / n), float(below / max(unsure, 1))
         rms = np.sqrt(self._shifts[:3] / max(self._shifts[3], 1))
         digest.shifts = dict(zip(("-1", "0", "1"), rms.tolist(), strict=True))
         sloped = 0.0
@@ -276,8 +278,8 @@ class Watch:
             sloped = abs(covariance[0, 1] - squares[1]) / max(mean[1, 1] - 2 * mean[1, 2] + mean[2, 2], 1e-12)
         shown = {
             "temperature": abs(np.log(digest.temperature)) > SCALED and sloped > SLOPED,
-            "shift": digest.shifted.responses >= 3 and self._shifted > 0.5 * self._sums[0],
-            "end": digest.sampler and digest.ends.count >= 3 and digest.of_ends > 0.5 and n > 4 * digest.responses,
+            "shift": digest.shifted.responses >= 3 and self._shifted > sum_sq / 2,
+            "end": digest.sampler and digest.ends.count >= 3 and self._ends > sum_sq / 2 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
             "placeholder": digest.placeholder.count,

@@ -49,6 +49,7 @@ def test_a_staleness_that_is_not_known_does_not_count_as_none(known, said):
     made |= {"staleness_log_ratio": np.where(np.arange(n) < known, 0.5, np.nan)}
     answer = staleness(rows_of(n, behaviour_log_ratio=np.full(n, 0.7), **made), corrected=False)
     assert said in answer.summary
+    assert ("0.7 nats" in answer.summary) == (known < 50)
     assert ("rms of D 0.5 nats" in answer.summary) == (known > 50)
 
 

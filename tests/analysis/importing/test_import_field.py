@@ -196,7 +196,7 @@ def test_verls_console_text_and_hugging_faces(tmp_path):
     told = [(x["step"], x["learning_rate"], x["reward"]) for x in scalars(tmp_path / "run")]
     assert told == [(1, 2e-6, 0.5), (2, 1e-6, -0.5)]
     (tmp_path / "hf.txt").write_text("{'loss': 0.01, 'grad_norm': 0.2,\n 'epoch': 0.5}\n")
-    with pytest.raises(UserError, match=r"trainer_state\.json of the same run"):
+    with pytest.raises(UserError, match=r"trainer_state\.json of that run"):
         import_run(tmp_path / "hf.txt", tmp_path / "other")
 
 
