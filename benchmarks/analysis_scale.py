@@ -7,8 +7,7 @@ of the commands that users wait for.
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
 is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
 other. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
-is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds say more
-than wall seconds. Every row of the log with sketches has a sketch."""
+is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds tell."""
 
 from __future__ import annotations
 

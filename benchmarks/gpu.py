@@ -66,6 +66,11 @@ END_EVERY = 200
 """At Qwen3-8B's shape every 200th token of the vocabulary ends a response, so that lengths spread from 1 to 512."""
 
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""The device of the models: the GPU if there is one, else the CPU."""
+CPU = DEVICE.type == "cpu"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a part of the benchmark runs: with models of tiny shapes or not, for how many seconds, in which folder."""
@@ -73,16 +78,6 @@ class Place:
     tiny: bool
     seconds: float
     folder: Path
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the models: the GPU if there is one, else the CPU."""
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    @property
-    def cpu(self) -> bool:
-        """Whether the models are on the CPU."""
-        return self.device.type == "cpu"
 
     def shape(self, name: str) -> str:
         """Return the name of a model with random weights: of the shape ``name``, or tiny if the part is tiny."""
@@ -92,9 +87,9 @@ class Place:
         return f"{RANDOM}{self.folder / 'tiny'}"
 
 
-def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) -> Iterator[PreTrainedModel]:
+def copies(shape: PretrainedConfig, *dtypes: torch.dtype) -> Iterator[PreTrainedModel]:
     """Yield models of one configuration ``shape`` with equal random bfloat16 weights, in each of ``dtypes``."""
-    with torch.device(device):
+    with DEVICE:
         first: Any = build_random_model(shape, "bfloat16", seed=0)
         for dtype in dtypes:
             model = type(first)._from_config(shape, dtype=dtype)
@@ -102,22 +97,22 @@ def copies(shape: PretrainedConfig, *dtypes: torch.dtype, device: torch.device) 
             yield model.eval()
 
 
-def random_batch(vocabulary: int, rows: int, tokens: int, device: torch.device) -> dict[str, torch.Tensor]:
+def random_batch(vocabulary: int, rows: int, tokens: int) -> dict[str, torch.Tensor]:
     """Return a batch (tensors by name): ``rows`` prompts of 8 random tokens with responses of 2 to ``tokens``."""
     draw = np.random.default_rng(0)
     prompts, lengths = draw.integers(1, vocabulary, (rows, 8)), np.linspace(2, tokens, rows).astype(int)
     batch = make_batch(list(prompts), [draw.integers(1, vocabulary, n) for n in lengths], pad_token_id=0)
-    return {name: tensor.to(device) for name, tensor in batch.items()}
+    return {name: tensor.to(DEVICE) for name, tensor in batch.items()}
 
 
 def check_log_probs(at: Place) -> dict[str, Any]:
     """Compare token log-probs computed tile by tile, and from whole logits, with those from whole logits in float64, on
-    the device of ``at``. Tiles pass if their error is at most twice that of whole logits in the same type."""
+    the device. Tiles pass if their error is at most twice that of whole logits in the same type."""
     shape, found = shape_of(at.shape("Qwen3-0.6B-Base")), {}
-    batch = random_batch(shape.vocab_size, 4, 64, at.device)
+    batch = random_batch(shape.vocab_size, 4, 64)
     mask, exact = batch["response_mask"], torch.empty(0)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    for model in copies(shape, torch.float64, torch.float32, torch.bfloat16, device=at.device):
+    for model in copies(shape, torch.float64, torch.float32, torch.bfloat16):
         with torch.no_grad():
             logits = model(**inputs).logits[:, :-1]
             whole = logits.to(max(model.dtype, torch.float32, key=lambda kind: kind.itemsize)).log_softmax(-1)
@@ -132,10 +127,10 @@ def check_log_probs(at: Place) -> dict[str, Any]:
 
 
 def check_scores(at: Place) -> dict[str, Any]:
-    """Compare each response's score with its gradient by autograd in float64, on the device of ``at``; return by name
+    """Compare each response's score with its gradient by autograd in float64, on the device; return by name
     errors of cosines and norms, and whether they pass. As float16, stored scores may move cosines by twice 2^-11."""
-    exact, model = copies(small_qwen3(), torch.float64, torch.float32, device=at.device)
-    batch = random_batch(24, 8, 64, at.device)
+    exact, model = copies(small_qwen3(), torch.float64, torch.float32)
+    batch = random_batch(24, 8, 64)
     scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
     kept = [p for name, p in exact.named_parameters() if name not in scores.uncovered]
     sums = token_log_probs(exact, batch)[0].sum(1)
@@ -148,11 +143,10 @@ def check_scores(at: Place) -> dict[str, Any]:
 
 
 def check_engines(at: Place) -> dict[str, Any]:
-    """Sample with both engines in float32 on the device of ``at``; return the share of equal responses by name. It
+    """Sample with both engines in float32 on the device; return the share of equal responses by name. It
     passes at .9, because logits differ in their last bits."""
-    name = at.shape("Qwen3-0.6B-Base")
-    with torch.device(at.device):
-        model = build_random_model(shape_of(name), "float32", seed=0)
+    with DEVICE:
+        model = build_random_model(shape_of(at.shape("Qwen3-0.6B-Base")), "float32", seed=0)
     fast, other = (drawn for _, drawn, _ in by_engine(model, c.SamplingConfig(max_new_tokens=64, batch_size=32), 4))
     equal = float(np.mean([np.array_equal(a, b) for a, b in zip(fast.tokens, other.tokens, strict=True)]))
     return {"equal_responses": equal, "tokens": int(fast.lengths.sum()), "pass": equal >= 0.9}
@@ -167,9 +161,8 @@ def check_trainer(at: Place) -> dict[str, Any]:
             Trainer(training(at, "Qwen3-0.6B-Base", folder, 4, 24, **own)).train()
         logs.append(read_log(at.folder / folder, columns=("log_ratio", "updates_since_rollout")))
     S, since = (logs[0].column(name) for name in ("log_ratio", "updates_since_rollout"))
-    first = float(np.abs(S[since == 0]).max())
+    first, moved = (float(np.abs(S[which]).max()) for which in (since == 0, since > 0))
     difference = float(np.abs(S - logs[1].column("log_ratio")).max())
-    moved = float(np.abs(S[since > 0]).max())
     return {
         "S_before_first_update": {"largest": first, "largest_later": moved, "pass": first == 0 < moved},
         "resume": {"largest_difference_of_S": difference, "pass": difference == 0},
@@ -177,7 +170,7 @@ def check_trainer(at: Place) -> dict[str, Any]:
 
 
 def correctness(at: Place) -> Found:
-    """Check the numbers of the device of ``at``: log-probs, scores, sampling, training; yield each result by name."""
+    """Check the numbers of the device: log-probs, scores, sampling, training; yield each result by name."""
     yield "log_probs", check_log_probs(at)
     yield "scores", check_scores(at)
     yield "engines", check_engines(at)
@@ -190,7 +183,7 @@ def training(at: Place, shape: str, run: str, prompts: int, tokens: int, **optio
     and ``options``."""
     return c.TrainConfig(
         output=str(at.folder / run),
-        cpu=at.cpu,
+        cpu=CPU,
         trackers=(),
         model=c.ModelConfig(at.shape(shape), dtype="bfloat16", gradient_checkpointing=True),
         task=c.TaskConfig("even-tokens", max_prompt_tokens=EvenTokensConfig().prompt_tokens),
@@ -230,9 +223,9 @@ def forward_flop(shape: PretrainedConfig, parameters: int, lengths: np.ndarray) 
     return float(np.sum(2.0 * used * lengths + attention * np.square(lengths, dtype=float)))
 
 
-def matmul_rate(device: torch.device, size: int) -> float:
+def matmul_rate(size: int) -> float:
     """Return the FLOP/s that the device reaches in a bfloat16 product of two (size, size) matrices: the best of 10."""
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
     taken = []
     for _ in range(10):
         start = time.perf_counter()
@@ -250,38 +243,39 @@ def qwen3(at: Place, lora: bool) -> Found:
     if lora:
         adapters = replace(config.model, lora=c.LoraOptions())
         config = replace(config, model=adapters, optim=replace(config.optim, learning_rate=1e-3))
-    planned = plan(config, MachineConfig(device="cpu" if at.cpu else "gpu", gpus=1))
+    planned = plan(config, MachineConfig(device="cpu" if CPU else "gpu", gpus=1))
     yield "planned_gib", {name: total / 2**30 for name, total in planned.totals.items()}
-    rate = matmul_rate(at.device, 256 if at.tiny else 8192)
+    rate = matmul_rate(256 if at.tiny else 8192)
     shape = shape_of(config.model.name_or_path)
     yield "matmul_flops", rate
-    with torch.device(at.device):
+    with DEVICE:
         model = build_random_model(shape, "bfloat16", seed=0)
     model.generation_config.eos_token_id = list(range(END, shape.vocab_size, END_EVERY))
     parameters = sum(p.numel() for p in model.parameters())
     model = ready_for_training(model, "the model", gradient_checkpointing=True, lora=config.model.lora)
     tokenizer = load_tokenizer(config.model.name_or_path)
     lines = train(at, config, began, 0.8 * at.seconds, model=model, tokenizer=tokenizer)
-    peak = peak_mib() / 2**10 if at.cpu else torch.cuda.max_memory_allocated() / 2**30
-    of_plan = peak * 2**30 / planned.peak
-    yield "peak_gib", {"measured": peak, "planned": planned.peak / 2**30, "measured_over_planned": of_plan}
+    peak = peak_mib() / 2**10 if CPU else torch.cuda.max_memory_allocated() / 2**30
+    expected = planned.peak / 2**30
+    yield "peak_gib", {"measured": peak, "planned": expected, "measured_over_planned": peak / expected}
     timed = lines[1:] or lines  # the first rollout warms up
-    phases = [key for key in lines[0] if key.startswith(("time/", "step_"))]
-    seconds = {key: float(np.mean([line[key] for line in timed])) for key in phases}
+    seconds = {k: float(np.mean([line[k] for line in timed])) for k in lines[0] if k.startswith(("time/", "step_"))}
     rows = load_run(config.output).rows
     lengths = rows.length[rows.rollout >= len(lines) - len(timed)] + config.task.max_prompt_tokens
     # In forward passes: one backward pass of all weights is 2, of adapters about 1; checkpointing adds 1.
     passes = {"time/old_log_probs": 1, "time/update": 3 if lora else 4}
     flop = forward_flop(shape, parameters, lengths) / len(timed)
-    rollouts = {
-        "number": len(lines),
-        "parameters": parameters,
-        "tokens": float(lengths.sum() / len(timed)),
-        "seconds": seconds,
-        "share_of_matmul_rate": {name: n * flop / seconds[name] / rate for name, n in passes.items()},
-        "share_of_score_passes": seconds["time/scores"] / seconds["step_time"],
-    }
-    yield "rollouts", rollouts
+    yield (
+        "rollouts",
+        {
+            "number": len(lines),
+            "parameters": parameters,
+            "tokens": float(lengths.sum() / len(timed)),
+            "seconds": seconds,
+            "share_of_matmul_rate": {name: n * flop / seconds[name] / rate for name, n in passes.items()},
+            "share_of_score_passes": seconds["time/scores"] / seconds["step_time"],
+        },
+    )
     analyse_runs([config.output])
     yield "by_length", by_length(config.output)
     if lora:
@@ -321,34 +315,35 @@ def learning(at: Place) -> Found:
     task, began = ChainAdd(), time.monotonic()
     size = {} if at.tiny else {"width": 768, "heads": 12, "num_hidden_layers": 14}
     model: Any = build_embedded_model(0, small_qwen3(vocab_size=len(task.build_tokenizer()), **size))
-    model = model.to(at.device)
     warmup = c.WarmupConfig(steps=20) if at.tiny else c.WarmupConfig(steps=600, examples_per_step=64, adamw_lr=1e-3)
-    accuracy = accuracy_of(warm_up(warmup, task, model), task, 16 if at.tiny else 512)
+    accuracy = accuracy_of(warm_up(warmup, task, model.to(DEVICE)), task, 16 if at.tiny else 512)
     parameters = sum(p.numel() for p in model.parameters())
     yield "warmup", {"parameters": parameters, "seconds": time.monotonic() - began, **accuracy, **asdict(warmup)}
     start = at.folder / "warmed"
     model.save_pretrained(start)
     task.build_tokenizer().save_pretrained(start)
-    sets = (("unclipped", UNCLIPPED), ("equal", EQUAL))
-    arms = {f"{name} {kind}": options for kind, some in sets for name, options in some.items()}
+    arms = {f"{name} unclipped": own for name, own in UNCLIPPED.items()}
+    arms |= {f"{name} equal": own for name, own in EQUAL.items()}
     spent = time.monotonic()
     for number, (arm, own) in enumerate(arms.items(), 1):
         # the unclipped run, from which most estimands come, has half of the time
         until = (0.9 * at.seconds - (spent - began)) * (number + len(arms) - 2) / (2 * len(arms) - 2)
         options = {"output": at.folder / arm, "model.name_or_path": start, "rule.advantage": COMPARED_ADVANTAGE}
-        options |= {"rollouts": 2 if at.tiny else 20, "cpu": at.cpu, "trackers": [], "batch.tokens": 16384}
+        options |= {"rollouts": 2 if at.tiny else 20, "cpu": CPU, "trackers": [], "batch.tokens": 16384}
         options |= {**ONE_EPOCH, **own} | ({"batch.prompts": 8, "sampling.max_new_tokens": 24} if at.tiny else {})
         config = parse(c.TrainConfig, [word for key, value in options.items() for word in (f"--{key}", str(value))])
         lines = train(at, config, spent, until)
         rule, kind = arm.split()
         found = estimates_of(Path(config.output), "chain-add", kind, rule, config.seed, len(lines))
-        learnt = {
-            "rollouts": len(lines),
-            "seconds_of_a_rollout": float(np.mean([line["step_time"] for line in lines])),
-            "rewards": [line["reward"] for line in lines],
-            "estimates": [{k: v for k, v in row._asdict().items() if v == v} for row in found],
-        }
-        yield arm, learnt
+        yield (
+            arm,
+            {
+                "rollouts": len(lines),
+                "seconds_of_a_rollout": float(np.mean([line["step_time"] for line in lines])),
+                "rewards": [line["reward"] for line in lines],
+                "estimates": [{k: v for k, v in row._asdict().items() if v == v} for row in found],
+            },
+        )
 
 
 def trl(at: Place) -> Found:
@@ -373,8 +368,7 @@ PARTS: Mapping[str, tuple[Callable[[Place], Found], float]] = {
 
 
 def child(name: str, shapes: str, seconds: str, out: str) -> None:
-    """Run the part ``name`` for at most ``seconds``, with ``shapes`` tiny or full; write its results to the file
-    ``out``."""
+    """Run the part ``name`` for at most ``seconds``, with ``shapes`` tiny or full; write its results to a file."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for key, value in PARTS[name][0](Place(shapes == "tiny", float(seconds), Path(folder))):

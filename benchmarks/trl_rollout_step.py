@@ -10,8 +10,7 @@ rollout of each process warms up and is left out (with --rollouts 1 it counts: a
 does, but for the first allocations). TRL runs with microbatches of several sizes, of which the largest is a whole
 minibatch; for each measure (seconds, memory) the size that is best at it counts. No side writes a checkpoint.
 
-Wall seconds are what a user waits for; CPU seconds (all threads) move less on a busy machine. Peak memory is the
-process's resident maximum, its imports included."""
+Users wait for wall seconds; CPU seconds (all threads) move less on a busy machine. Peak memory includes imports."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ OURS = "fspo"
 @dataclass(frozen=True)
 class TrainedCase:
     """A case of the comparison: the model, task and settings with which this project's trainer and TRL's train, and the
-    sizes of TRL's microbatches, in responses. If ``model`` is empty, the embedded model is trained, after its warm-up.
-    """
+    sizes of TRL's microbatches, in responses. If ``model`` is empty, the warmed-up embedded model is trained."""
 
     task: str
     prompts: int
@@ -87,8 +85,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
     clocks: list[tuple[float, float]] = []  # wall and CPU seconds
 
     class Timed(Trainer):
-        """A trainer that reads the clocks at the beginning of each rollout and at the end of the last one, and saves
-        no weights."""
+        """A trainer that reads the clocks as each rollout begins and as the last one ends, and saves no weights."""
 
         def _rollout(self, rollout: int) -> dict[str, float]:
             clocks.append((time.perf_counter(), time.process_time()))
@@ -101,7 +98,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
 
         def _export(self) -> None: ...
 
-    trainer = Timed(
+    Timed(
         c.TrainConfig(
             output=folder,
             rollouts=rollouts,
@@ -119,8 +116,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
             optim=c.OptimConfig(learning_rate=case.learning_rate, warmup_updates=case.warmup_updates),
             eval=c.EvalConfig(every=0),
         )
-    )
-    trainer.train()
+    ).train()
     return {"clocks": clocks, "parts": MetricsFile(folder).of_phase("train")}
 
 

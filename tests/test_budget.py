@@ -33,13 +33,13 @@ LINES = {
     "figures/page": 452,
     "proofs_check": 4_984,
     "studies": 1_197,
-    "benchmarks": 911,
+    "benchmarks": 900,
     "docs": 198,
     "examples": 201,
     "paper_repro.py": 175,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
-today, and they may only fall: analysis/doctor to 2,300, analysis/importing to 1,700 and benchmarks to 900."""
+today, and they may only fall: analysis/doctor to 2,300 and analysis/importing to 1,700."""
 PYTHON_LINES, TEST_LINES = 40_000, 24_869
 """Ceilings of all Python outside tests, which has fallen below 40,000, and of tests, which fall to 20,000."""
 WORDS = 29_200

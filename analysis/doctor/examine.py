@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from analysis.doctor.doctor import CHECKS, Doctor
+from analysis.doctor.checks import CHECKS, Doctor
 from analysis.doctor.issues import Diagnosis
 from analysis.doctor.scalars import by_rldoctor, records
 from analysis.importing.run import import_run

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.doctor.doctor import Doctor
+from analysis.doctor.checks import Doctor
 from analysis.doctor.issues import Diagnosis
 from analysis.log.loading import Run, load_run
 from analysis.log.partition import LENGTH
