@@ -171,7 +171,7 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
         if k < len(tasks):
             ax.set_title(panel_words(task, data))
         if k % len(tasks) == 0:
-            ax.set_ylabel(f"clipped (%), {100 * rate:.0f} in all")
+            ax.set_ylabel(f"clipped (%), {100 * rate:.0f} overall")
         if k >= len(axes) - len(tasks):
             ax.set_xlabel("length (tokens)")
         ax.set_ylim(0, 1.03 * data[data.clip_rate == rate][["mean", "ci_high"]].max(axis=None))

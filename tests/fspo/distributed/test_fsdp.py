@@ -19,6 +19,7 @@ from fspo.models.load import build_embedded_model
 from fspo.train import checkpoint
 from fspo.train.checkpoint import list_checkpoints
 
+pytestmark = pytest.mark.slow
 # Five prompts on two processes, one evaluation prompt (a process without any), a drift pass and score passes,
 # in most minibatches groups without advantage, whose passes are the last before the update.
 ARGUMENTS = [
@@ -130,7 +131,6 @@ def test_a_lost_shard_is_named(folder: Path, tmp_path: Path) -> None:
         checkpoint.load(damaged, net, torch.optim.AdamW(net.parameters()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "count", "whole"), [("shards", 2, 0), ("shards", 3, 0), ("shards", 5, 1), ("before-rename", 2, 1)]
 )
@@ -148,7 +148,6 @@ def test_a_kill_while_shards_are_written(folder: Path, tmp_path: Path, point: st
     assert not list(run.rglob(".part*"))
 
 
-@pytest.mark.slow
 def test_a_full_disk_of_one_process_stops_all(tmp_path: Path) -> None:
     run = tmp_path / "run"
     asked = [(run, [*ARGUMENTS, *HALF])]
