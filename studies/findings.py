@@ -295,7 +295,7 @@ def publish(tables: dict[str, Frame], folder: Path) -> None:
             write(of_means[name], folder / f"means_of_{name}.csv")
     write(differences(tables), folder / "differences.csv")
     for name, (figure, of) in FIGURES.items():
-        save(figure(of_means[of], Style()), folder, name, Style())
+        save(figure(of_means[of][of_means[of].task.isin(TASKS)], Style()), folder, name, Style())
     for claim in claims:
         print(f"{claim.claim:3} {claim.verdict:9} {claim.sentence} ({claim.decides})")
 

@@ -29,8 +29,7 @@ LEVEL = 0.007
 The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this level for every distribution of S. No
 test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
 test that compares -E with k3 (the sum of e^s - 1 - s over a response's tokens) keeps the level if k3 + E lies between
--LOST and GAINED. Checks with thresholds of their own (before_update, spread_of_s, acceptance, numerics) are not among
-the tests."""
+-LOST and GAINED. Checks with thresholds of their own are not among the tests."""
 TESTS = 5
 """Number of tests, each of which gets an equal part of ``LEVEL``."""
 EACH = LEVEL / TESTS
@@ -108,17 +107,6 @@ class FirstEpoch:
         and at most L times the mean square of the token log-ratio."""
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
-    @property
-    def _explained(self) -> bool:
-        """Whether S before the first update, or a mismatch that is no noise, explains that an equality is broken."""
-        return self._unlike_before or self.mismatch.systematic()
-
-    @property
-    def _of_mean(self) -> bool:
-        """Whether S times the length has the mean -E[k3] and S has not, as if S were a mean over the tokens."""
-        off = [abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum()))]
-        return self.total_k3 > 0 and off[0] < 0.25 < off[1]
-
     def answers(self) -> dict[str, Answer]:
         """Return the answers of the checks of equalities that hold in the first epoch, by their names."""
         return {"before_update": self._before(), "mean_weight": self._weight(), "spread_of_s": self._spread_of_s()}
@@ -156,7 +144,7 @@ class FirstEpoch:
         above = test.above if mean >= WEIGHT_MARGIN + self._noise else None
         positive = self.likelihood.above if of_S >= WEIGHT_MARGIN else None
         since = min((rollout for rollout in (above, positive) if rollout is not None), default=None)
-        if since is None or self._explained:
+        if since is None or self._unlike_before or self.mismatch.systematic():
             return clear("E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence)
         text = f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): "
         if self.carriers:
@@ -192,9 +180,15 @@ class FirstEpoch:
         evidence = Evidence("mean of (S + k3)^2 over its least value (expected: 1 or more)", ratio, ratio - 2 * error)
         if ratio + SURE * error > STILL_SPREAD:
             return clear("S spreads at least as its tokens do", evidence)
+        # Of a mean over the tokens S L has the mean -E[k3], and S has not.
+        of_mean, of_sum = (abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum())))
         return found(
             f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: "
-            + (A_MEAN if self._of_mean else "it is scaled down or held at a limit, or loses tokens"),
+            + (
+                A_MEAN
+                if self.total_k3 > 0 and of_mean < 0.25 < of_sum
+                else "it is scaled down or held at a limit, or loses tokens"
+            ),
             "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",
             evidence,
             severity=Severity.CRITICAL,

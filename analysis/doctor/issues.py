@@ -168,10 +168,8 @@ class Diagnosis:
 
 
 def check_threshold(option: str, threshold: str, checks: Sequence[str]) -> None:
-    """Refuse, before any work, a value ``threshold`` of the option ``option`` that is neither one of the names
-    ``checks`` nor a severity.
-
-    Raise UserError if the threshold is refused. The message names the valid value whose spelling is nearest."""
+    """Raise UserError, before any work, if ``threshold``, the value of the option ``option``, is neither one of the
+    names ``checks`` nor a severity; the message names the nearest of them."""
     known = [*(severity.label for severity in Severity), *checks]
     if threshold not in known:
         raise UserError(f"{option}: {unknown_name('issue or severity', threshold, known)}")

@@ -27,8 +27,9 @@ SOUND = f"{LOOK}; the others are sound"
 """The fix where few responses carry most of x, and that where the others were tested."""
 SERIES = 8
 """Least number of rollouts over which x is said to rise, and of rows in each over which it is said to jump."""
-JUMP = 2.0
-"""A series jumps if all its values from some place on exceed this many times the largest before."""
+JUMP, SUDDEN = 2.0, 5.0
+"""A series that from some place on exceeds ``JUMP`` times all values before has changed. It jumps if a step fits it
+best (`bend`), or if it exceeds even ``SUDDEN`` times them; else it rises."""
 SENT = "look at what the sampler gets of each update: all weights, the adapter, the scales, a cache"
 """The fix where the mismatch jumps or rises over the run."""
 
@@ -145,7 +146,7 @@ class Line:
 
         Independent noise of the tokens has h = .5. Rows are put into bins of L, two for each doubling, and a line is
         fitted to the logarithm of each bin's standard deviation, whose variance is (kurtosis - 1) / (4 n). All three
-        are NaN unless two bins have 20 rows."""
+        are NaN unless two bins have 20 rows, and where the interval is wider than 1 and says nothing."""
         n, u, variance, fourth = self._halves()
         enough = n >= 20
         if enough.sum() < 2 or not np.all(variance[enough] > 0):
@@ -155,7 +156,7 @@ class Line:
         away = u - weight @ u / weight.sum()
         spread = float(weight @ away**2)
         slope, half = float(weight @ (away * np.log(variance)) / 2 / spread), t_quantile(np.inf) / math.sqrt(spread)
-        return slope, slope - half, slope + half
+        return (slope, slope - half, slope + half) if half < 0.5 else (math.nan, math.nan, math.nan)
 
     @cached_property
     def by_rollout(self) -> tuple[Ints, Floats]:
@@ -182,11 +183,6 @@ class Line:
         number, mean = self.by_rollout
         large = number[mean > self.rms**2 / 4]
         return int(large[0]) if len(large) else None
-
-    def began(self) -> int:
-        """Return the rollout from which on the root mean square of x / sqrt(L) of the rollouts rises (`bend`)."""
-        number, mean = self.by_rollout
-        return int(number[bend(np.sqrt(mean))])
 
     @cached_property
     def above_0(self) -> bool:
@@ -273,31 +269,38 @@ class Line:
         )
 
 
-def rises(x: Floats, along: Floats | None = None) -> bool:
-    """Return whether the values x (N,) grow from the first to the last, or, if ``along`` (N,) is given, grow with its
-    values, by Kendall's test at the level 1/1000."""
+def rises(x: Floats) -> bool:
+    """Return whether the values x (N,) grow from the first to the last, by Kendall's test at the level 1/1000."""
     from scipy.stats import kendalltau
 
-    tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)) if along is None else along, x)))
+    tau, p = (float(value) for value in np.asarray(kendalltau(np.arange(len(x)), x)))
     return tau > 0 and p < 1e-3
 
 
-def jump(x: Floats) -> int | None:
-    """Return the index, 2 to N - 3, from which on the values x (N,) jump (`JUMP`); None if they do not."""
-    return next((k for k in range(2, len(x) - 2) if x[k:].min() > JUMP * x[:k].max() > 0), None)
+def grows_with(x: Floats, along: Floats) -> bool:
+    """Return whether the values x (N,) grow with the values ``along`` (N,), by a permutation test of their covariance
+    at the level 1/1000; of more than 8,000 values every second, third, ... is tested."""
+    part, rng = slice(None, None, len(x) // 4000 or 1), np.random.default_rng(0)
+    x, away = x[part], along[part] - along[part].mean()
+    return sum(rng.permutation(x) @ away >= x @ away for _ in range(4999)) < 5
 
 
-def bend(x: Floats) -> int:
-    """Return the index from which on the values x (N,) rise: of all curves that are level up to one value and then rise
-    as a line or its square, and of all steps from one level to another, the one that fits x best begins there. If the
-    values before it rise too, none is level, and the index is 0."""
+def parted(x: Floats, factor: float = JUMP) -> int | None:
+    """Return the first index, 2 to N - 3, from which on the values x (N,) exceed ``factor`` times all before them."""
+    return next((k for k in range(2, len(x) - 2) if x[k:].min() > factor * x[:k].max() > 0), None)
+
+
+def bend(x: Floats) -> tuple[int, bool]:
+    """Return the index from which on the values x (N,) rise, and whether they do so by a step: of all curves that are
+    level up to one value and then rise as a line or its square, and of all steps from one level to another, the one
+    that fits x best begins there, unless x jumps suddenly. If the values before it rise too, the index is 0."""
     place = np.arange(len(x))
 
     def rest(shape: Floats) -> float:
         fitted = np.stack([np.ones(len(x)), shape], 1)
         return float(np.sum((x - fitted @ np.linalg.lstsq(fitted, x)[0]) ** 2))
 
-    shapes = [(np.maximum(place - k, 0.0) ** power, k + 1) for k in range(len(x) - 1) for power in (1, 2)]
-    shapes += [((place >= k) * 1.0, k) for k in range(1, len(x))]
-    first = min(shapes, key=lambda one: rest(one[0]))[1]
-    return 0 if first > 2 and rises(x[:first]) else first
+    shapes = [(np.maximum(place - k, 0.0) ** power, k + 1, False) for k in range(len(x) - 1) for power in (1, 2)]
+    shapes += [((place >= k) * 1.0, k, True) for k in range(1, len(x))]
+    _, first, step = min(shapes, key=lambda one: rest(one[0]))
+    return (at, True) if (at := parted(x, SUDDEN)) else (0, False) if first > 2 and rises(x[:first]) else (first, step)

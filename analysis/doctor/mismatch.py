@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, jump, rises
+from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, bend, grows_with, parted
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
@@ -201,12 +201,17 @@ class Mismatch:
         if not self.of_E and (of_lag := self._of_lag()):
             return Cause(of_lag, OF_LAG, small=of_lag)
         sizes, rows = np.sqrt(line.by_rollout[1]), np.unique(line.rollout, return_counts=True)[1]
-        if (at := jump(sizes)) and last > LARGE / 4 and rows.min() >= SERIES:
-            what = f"it jumps from {sizes[:at].mean():.2g} to {sizes[at:].mean():.2g} nats a root token"
-            return Cause(f"{what}: the sampler has other weights or another input", SENT, int(line.by_rollout[0][at]))
-        if rise > RISE and last > LARGE / 4:
-            what = f"it rises over the run, {rise:.1f} times (its begin is an estimate): the sampler leaves the trainer"
-            return Cause(what, SENT, line.began())
+        if (rise > RISE or (rows.min() >= SERIES and parted(sizes))) and last > LARGE / 4:
+            at, step = bend(sizes)
+            if step:
+                what = (
+                    f"it jumps from {sizes[:at].mean():.2g} to {sizes[at:].mean():.2g} nats a root token: the sampler "
+                )
+                return Cause(f"{what}has other weights or another input", SENT, int(line.by_rollout[0][at]))
+            what = (
+                f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves"
+            )
+            return Cause(f"{what} the trainer", SENT, int(line.by_rollout[0][at]))
         what = "noise: its mean is -E[k3], as of two distributions of which one drew"
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:
@@ -221,7 +226,7 @@ class Mismatch:
     def _of_lag(self) -> str:
         """Say how much larger x is where older weights sampled, if it is; else return ""."""
         lag, size = (values[np.isfinite(self.lag)] for values in (self.lag, self.line.size))
-        if not (lag > 0).any() or not rises(size, lag):
+        if not (lag > 0).any() or not grows_with(np.sqrt(size), lag):
             return ""
         old, new = size[lag > lag.min()], size[lag == lag.min()]
         return (
@@ -310,7 +315,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     than = "older weights" if exact else "weights older than the newest seen by then"
     stale = f"{old.mean():.0%} {'' if exact else 'or more '}of the responses were sampled by {than}"
     stale += f" (up to {lag.max():.0f} {'updates' if exact else 'versions'})"
-    of_old, both = D[old & np.isfinite(D)], both[old & np.isfinite(both)]
+    of_old, of_new, both = (x[np.isfinite(x)] for x in (D[old], both[~old], both[old]))
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
     S, after = rows.S[np.isfinite(rows.S)], rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
@@ -326,9 +331,13 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         text += "sampled, and no clip on S sees the lag"
         fix = "judge and bound D + E (a correction on the rollout-policy ratio)"
     elif np.any(lag < 0) or contradicting.any():
-        text, since = "responses were sampled by weights that did not exist yet, by their versions", None
-        if not np.any(lag < 0):
-            text = f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled"
+        since, text = (
+            None,
+            f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled",
+        )
+        if np.any(lag < 0):
+            text = f"responses were sampled by weights {-lag.min():.0f} newer than the policy's, by their versions"
+            fix = "let both columns of versions count alike: both from 0 or both from 1, both updates or both rollouts"
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
     elif len(both) and not both.any():
@@ -339,6 +348,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
         text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
+        text += f", of the others {_rms(of_new):.2g}" if len(both) and len(of_new) else ""
     elif len(of_old) and _rms(of_old) > STALE and not corrected:
         text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"

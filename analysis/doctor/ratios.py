@@ -35,13 +35,10 @@ def s_zero(p: Patient) -> Answer:
     zero = p.finite.share("responses with S = 0", p.finite.S == 0)
     once = _once(p)
     if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
-        return found(
-            "each rollout serves one update, so S is 0 up to the rounding of float32: no clip can act, which is right "
-            "on-policy",
-            f"nothing, if on-policy training is wanted; else {SEVERAL}",
-            zero,
-            severity=Severity.INFO,
+        what = (
+            "each rollout serves one update, so S is 0 up to float32's rounding: no clip can act, as is right on-policy"
         )
+        return found(what, f"nothing, if on-policy training is wanted; else {SEVERAL}", zero, severity=Severity.INFO)
     rate, norm = p.metric(metric.LEARNING_RATE), p.metric(metric.GRAD_NORM)
     if not np.any(p.moved.S) and ((rate.size and not rate.any()) or (norm.size and not norm.any())):
         return found(
@@ -77,13 +74,16 @@ def _one_update(rows: Rows) -> Answer:
     root = rows.S / np.sqrt(rows.L)
     follows = rows.mean("mean of A S / sqrt(L)", np.nan_to_num(rows["advantage"]) * root)
     why, fix = "It follows A, so rows were logged after their update", "log S before the update"
-    if not follows.low > 0:
+    if (zero := rows.S == 0).mean() > 0.1 and rows.L[zero].mean() > rows.L.mean() / 2:
+        why = f"It is exactly 0 in {zero.mean():.0%} of the rows: these are of a first update, the others of later ones"
+        fix = "name the column that counts updates: fspo import --columns step=UPDATE,rollout=STEP"
+    elif not follows.low > 0:
         why = "It does not follow A: numerics of two forward passes, before any update"
         fix = "take old and new log-probs by one code, precision and padding; a range must be wide beside this noise"
     bands = {label: PRESETS[label].rule.band(rows.L) for label in COMPARED}
     clipped = (f"{label} {np.mean((lo > rows.S) | (hi < rows.S)):.0%}" for label, (lo, hi) in bands.items())
     return found(
-        f"one update a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}. The default "
+        f"one step a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}. The default "
         f"ranges clip of it: {', '.join(clipped)}",
         fix,
         follows,

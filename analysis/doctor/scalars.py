@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import SENT, bend, jump, rises
+from analysis.doctor.line import SENT, bend, parted, rises
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog import metric_names as metric
@@ -134,13 +134,12 @@ def mismatch_trend(p: Patient) -> Answer:
         return not_checked("the metrics hold no difference of trainer's and sampler's log-probs")
     for label, values in differences.items():
         x = np.abs(values[:, 1])
-        at = jump(x)
         quarter = max(len(x) // 4, 1)
-        before, after = (x[:at].mean(), x[at:].mean()) if at else (x[:quarter].mean(), x[-quarter:].mean())
-        if at is None and not (len(x) >= LINES and after > 1.5 * before and rises(x)):
+        if not parted(x) and not (len(x) >= LINES and x[-quarter:].mean() > 1.5 * x[:quarter].mean() and rises(x)):
             continue
-        first = at or bend(x)
-        begin, before = float(values[first, 0]), x[: first or quarter].mean()
+        first, step = bend(x)
+        at = first if step else None
+        begin, before, after = float(values[first, 0]), x[: first or quarter].mean(), x[at or -quarter :].mean()
         evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
         step = dict(p.metrics.get("step", [])).get(begin, begin)
         text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
@@ -209,9 +208,8 @@ what is wrong."""
 
 
 def from_metrics(p: Patient) -> dict[str, Answer]:
-    """Return the answers of the checks in `IN_METRICS`, for a run without rows.
-
-    A share is the mean of its last quarter of lines (at least ``LINES``), whose interval takes them as independent."""
+    """Return the answers of the checks in `IN_METRICS`, for a run without rows. A share is the mean of its last quarter
+    of lines (at least ``LINES``), whose interval takes them as independent."""
     answers = {}
     for check, (name, warning, critical, fix, text) in IN_METRICS.items():
         values = p.metric(name)
@@ -228,9 +226,7 @@ def from_metrics(p: Patient) -> dict[str, Answer]:
 
 def records(run: Path) -> list[dict[str, Any]]:
     """Return the lines of phase train of metrics.jsonl in the folder ``run``, each metric under the name that its
-    trainer gave it; NaN for null.
-
-    verl's ppo_kl is left out: rldoctor would read it as a KL to the reference, which it is not."""
+    trainer gave it; NaN for null. verl's ppo_kl is left out, which rldoctor would read as a KL to the reference."""
     return [
         {
             name.removeprefix(FOREIGN): math.nan if value is None else value
@@ -242,9 +238,8 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
-    """Return what the package rldoctor finds in lines of metrics, each issue under rldoctor's own name for it.
-
-    Also return a note: which version of rldoctor examined the lines, or how to install it."""
+    """Return what the package rldoctor finds in lines of metrics, each issue under rldoctor's own name for it;
+    and a note: which version of rldoctor examined the lines, or how to install it."""
     if importlib.util.find_spec(MODULE) is None:
         return [], MISSING
     import rl_doctor  # type: ignore[import-not-found]

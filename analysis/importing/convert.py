@@ -31,7 +31,7 @@ PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbe
 TOKEN_PLACE = re.compile(r"(token|tok)_?(idx|index|pos|position|id)")
 """Names of a column of numbers that only a table with a row for each token has: the place or the id of a token."""
 _STEP_IN_NAME = re.compile(r"(?:step|iter|iteration|rollout|batch)[_-]?(\d+)|^(\d+)(?=\.)")
-SLIGHT, MANY = 0.05, 0.05
+SLIGHT, MANY = 0.05, 0.5
 """Log-probabilities at most ``SLIGHT`` nats above 0 are held at 0, unless 10 or more, a share above ``MANY``, are."""
 
 
@@ -210,8 +210,7 @@ class Converter:
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; of versions by token, or by
-        call of the sampler, the first for behaviour_version and the last for behaviour_version_last. Negative ones are
-        left out: they say that none sampled."""
+        call of the sampler, the first for behaviour_version and the last for behaviour_version_last, none below 0."""
         n, many = len(columns.values[name]), columns.is_list(name)
         flat, row = columns.values[name].lists() if many else (columns.numbers(name), np.arange(n))
         if many and columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
@@ -285,10 +284,12 @@ class Converter:
 
     def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
         """Hold log-probabilities, of the responses ``row``, at most 0; refuse them if many or one far above it."""
-        for name in [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]:
+        names = [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]
+        highest = np.max([found[name] for name in names], 0) if names else np.zeros(len(row))
+        self.watch.digest.above_zero.add(highest[highest > 1e-6], row[highest > 1e-6], columns.ids)
+        for name in names:
             one = (values := found[name]) > 1e-6
             above, share, where = values[one], one.mean(), row[one]
-            self.watch.digest.above_zero.add(above, where, columns.ids)
             if above.max() > SLIGHT or (len(above) >= 10 and share > MANY):
                 raise UserError(
                     f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2%} "
@@ -349,9 +350,8 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
     """Return whether ``log_probability`` (N,) of responses with these lengths L looks like means over tokens, not sums:
-    their size is fitted by a multiple of L^b, and b is below .4.
-
-    False for fewer than 50 responses, or if the longest is less than 4 times as long as the shortest."""
+    their size is fitted by a multiple of L^b, and b is below .4. False for fewer than 50 responses, or if the longest
+    is less than 4 times as long as the shortest."""
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
     return len(x) >= 50 and np.ptp(x) >= 2 and bool(np.polyfit(x, y, 1)[0] < 0.4)

@@ -67,15 +67,10 @@ class Defect(NamedTuple):
         return any(a.id == name and re.search(words, a.summary) for a in issues for name, words in wanted)
 
 
+FINE, SHARES = (1e-4, 3e-4, 1e-3, 3e-3), (0.001, 0.003, 0.01, 0.03)
 SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
-    "S too large, nats a token": (
-        (1e-4, 3e-4, 1e-3, 3e-3),
-        lambda s: lambda c, r, i: add(c, s * c["length"] * after(c)),
-    ),
-    "S too small, nats a token": (
-        (1e-4, 3e-4, 1e-3, 3e-3),
-        lambda s: lambda c, r, i: add(c, -s * c["length"] * after(c)),
-    ),
+    "S too large, nats a token": (FINE, lambda s: lambda c, r, i: add(c, s * c["length"] * after(c))),
+    "S too small, nats a token": (FINE, lambda s: lambda c, r, i: add(c, -s * c["length"] * after(c))),
     "a token more in S, nats": ((0.01, 0.03, 0.1, 0.3), lambda s: lambda c, r, i: add(c, s * after(c))),
     "a token less in S, nats": ((0.01, 0.03, 0.1, 0.3), lambda s: lambda c, r, i: add(c, -s * after(c))),
     "noise of S before and after updates, nats a root token": (
@@ -83,7 +78,7 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
         lambda s: lambda c, r, i: rough(c, s, r),
     ),
     "E of a sampler at another temperature, nats a token": (
-        (1e-4, 3e-4, 1e-3, 3e-3),
+        FINE,
         lambda s: lambda c, r, i: add(c, -s * c["length"], engine=True),
     ),
     "share of rows with another multiplier": (
@@ -99,11 +94,11 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], Callable[[float], Change]]] = {
         lambda s: lambda c, r, i: copies(c, place(c) % 200 < 200 * s, prompts=True),
     ),
     "share of responses that lack, at random": (
-        (0.001, 0.003, 0.01, 0.03),
+        SHARES,
         lambda s: lambda c, r, i: kept(c, per_response(c, r.random) >= s),
     ),
     "share of responses with another's advantage": (
-        (0.001, 0.003, 0.01, 0.03),
+        SHARES,
         lambda s: lambda c, r, i: rewarded(c, np.where(per_response(c, r.random) < s, -c["advantage"], c["advantage"])),
     ),
 }

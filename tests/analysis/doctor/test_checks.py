@@ -257,15 +257,17 @@ def test_most_responses_of_some_length_may_lie_beyond_one_edge(tmp_path, mean, s
 @pytest.mark.parametrize(
     ("size", "pull", "said"),
     [
-        (1e-9, 0.0, "S is 0 up to the rounding of float32"),
+        (1e-9, 0.0, "S is 0 up to float32's rounding"),
         (0.015, 0.0, "It does not follow A: numerics"),
         (0.015, 0.05, "It follows A, so rows were logged after their update"),
+        (0.015, 0.0, "It is exactly 0 in 25% of the rows: these are of a first update"),
     ],
 )
 def test_one_update_a_rollout_is_information_on_numerics(tmp_path, size, pull, said):
     rng, n = np.random.default_rng(0), 400
     rows = {name: x for name, x in plain(n).items() if name not in ("updates_since_rollout", "times_used")}
     rows["log_ratio"] = 10 * (size * rng.standard_normal(n) + pull * rows["advantage"])
+    rows["log_ratio"][: n // 4 * ("25%" in said)] = 0.0
     for rollout in range(2):
         append(tmp_path, rows | {"rollout": rollout, "step": rollout}, rollout, imported_from="a table")
     told = answer(tmp_path, "s_zero")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.doctor.issues import Severity
+from analysis.doctor.line import grows_with
 from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.importing.watch import Noticed, TokenDigest
 from fspo.rules import CORRECTIONS
@@ -139,16 +140,18 @@ def test_few_responses_that_carry_the_mismatch_are_named():
     assert "sound" not in found.fix
 
 
-@pytest.mark.parametrize(("rises", "from_on"), [(0.0, None), (1.0, 0), (2.0, 5)])
+@pytest.mark.parametrize(("rises", "from_on"), [(0.0, None), (1.0, 0), (2.0, 5), (3.0, 6)])
 def test_a_mismatch_that_rises_over_the_run_is_a_warning(rises, from_on):
-    """Noise of .03 a root token; or one that rises to .09 over ten rollouts; or one that jumps at the fifth."""
+    """Noise of .03 a root token; one that rises to .09 over ten rollouts, or jumps at the fifth, or rises from it."""
     rng, n = np.random.default_rng(5), 8000
     L = rng.integers(16, 64, n) * 1.0
     at = np.arange(n) * 10 // n
-    size = 0.03 * (1 + (rises == 1) * 2 * at / 9) + 0.06 * (rises == 2) * (at >= 5)
+    size = 0.03 * (1 + (rises == 1) * 2 * at / 9) + 0.06 * (
+        (rises == 2) * (at >= 5) + (rises == 3) * np.maximum(at - 5, 0)
+    )
     E = size * np.sqrt(L) * rng.standard_normal(n) - size**2 / 2 * L
     found = engine(E, L, size**2 / 2 * L)
-    assert ("rises over the run" in said(found)) == (rises == 1.0)
+    assert ("rises over the run" in said(found)) == (rises in (1.0, 3.0))
     assert ("it jumps from 0.03" in said(found).lower()) == (rises == 2.0)
     if rises:
         assert (found["mismatch"].severity, abs(found["mismatch"].since - from_on) <= 1) == (Severity.WARNING, True)
@@ -229,6 +232,13 @@ def test_lag_may_explain_a_mismatch_though_few_responses_or_none_are_fresh(grows
     assert (words in told.summary, "fp8" in told.summary, told.severity) == (True, False, Severity.INFO)
 
 
+def test_many_large_values_at_a_high_lag_are_no_chance_and_one_is():
+    rng, lag = np.random.default_rng(0), np.repeat([0.0, 1.0, 4.0], [60, 60, 6])
+    x = np.abs(rng.standard_normal(126))
+    assert grows_with(x * np.where(lag == 4, 6, 1), lag)
+    assert not grows_with(x + 100 * (np.arange(126) == 125), lag)  # as by chance in 6 of 126
+
+
 def test_a_correction_that_takes_most_of_some_length_is_a_warning():
     """Noise of .02 a root token: 1 to 2 nats at 4096 tokens, of which a product mask of .02 leaves next to nothing."""
     rng, L = np.random.default_rng(6), np.repeat([16.0, 4096.0], 400)
@@ -252,6 +262,8 @@ def test_an_s_of_0_that_hides_older_versions_is_told():
     for S, told in ((np.zeros(n), True), (np.full(n, 0.1), False)):
         answer = staleness(rows_of(n, log_ratio=S, **made), corrected=False)
         assert ("denominator never sampled" in answer.summary) == told
+    ahead = staleness(rows_of(n, **made | {"behaviour_version": 4.0 + np.arange(n) % 2}), corrected=False)
+    assert "were sampled by weights 3 newer than the policy's" in ahead.summary
 
 
 def test_small_noise_is_told_where_a_product_mask_cuts_long_responses_and_a_defect_since_it_began():

@@ -196,11 +196,11 @@ def test_weights_of_tokens_that_have_no_number_or_lie_above_the_cap(tmp_path):
 
 def test_log_probs_slightly_above_0_are_held_and_others_refused(tmp_path):
     old, sampler = pairs()
-    old[3, 2] = 0.004
+    old[:, :3], sampler[3, 2] = 0.004, 0.001  # a tenth of the tokens; of one both are above 0
     found, notes, _ = noticed(tmp_path, old, sampler)
-    assert (found.above_zero.count, found.above_zero.largest) == (1, 0.004)
+    assert (found.above_zero.count, found.above_zero.largest) == (120, 0.004)
     assert "held at 0" in notes
-    for many, value in ((1, 0.3), (3, 0.004)):
+    for many, value in ((1, 0.3), (20, 0.004)):
         old[:, :many] = value if many > 1 else old[:, :1]
         old[3, 2] = value
         with pytest.raises(UserError, match=rf"values above 0 .* the largest {value} in row \d+, step 2, uid u\d+"):

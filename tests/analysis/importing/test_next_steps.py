@@ -41,30 +41,22 @@ UPDATES = {"updates_since_rollout": np.ones(80, int)}
 VERSIONS = {"policy_version": np.arange(80) // 20, "behaviour_version": np.arange(80) // 20}
 OLDER = VERSIONS | {"behaviour_version": np.arange(80) // 20 - (np.arange(80) % 4 > 0)}
 METRICS = {"step": np.arange(20), "train/reward": np.linspace(0, 1, 20), "grad_norm": np.full(20, 0.5)}
+ENGINE, BEHAVIOUR = (f"doctor, analyse --on {on}, figures --on {on}" for on in ("engine", "behaviour"))
 INPUTS = {
     "tokens of three": (
         responses() | UPDATES | tokens("new", "old", "sampler"),
         "doctor, analyse, analyse --on behaviour, report, figures --on behaviour, sweep",
     ),
-    "tokens without S": (
-        responses() | tokens("old", "sampler"),
-        "doctor, analyse --on behaviour, figures --on behaviour",
-    ),
-    "sums with versions": (
-        responses() | sums("old", "sampler") | VERSIONS,
-        "doctor, analyse --on engine, figures --on engine",
-    ),
-    "sums, E known in a quarter": (
-        responses() | sums("old", "sampler") | OLDER,
-        "doctor, analyse --on behaviour, figures --on behaviour",
-    ),
+    "tokens without S": (responses() | tokens("old", "sampler"), BEHAVIOUR),
+    "sums with versions": (responses() | sums("old", "sampler") | VERSIONS, ENGINE),
+    "sums, E known in a quarter": (responses() | sums("old", "sampler") | OLDER, BEHAVIOUR),
     "S alone": (responses() | UPDATES | sums("new", "old"), "doctor, analyse, report, sweep"),
     "no length": ({k: v for k, v in (responses() | sums("new", "old")).items() if k != "length"}, "doctor"),
     "no log-probs": (responses() | {"length": np.arange(80) + 1}, "doctor"),
     "one column of log-probs": (responses() | sums("old"), "doctor"),
     "no advantages": (
         {k: v for k, v in (responses() | tokens("old", "sampler")).items() if k not in ("reward", "advantage")},
-        "doctor, analyse --on behaviour, figures --on behaviour",
+        BEHAVIOUR,
     ),
     "S is 0": (responses() | {"length": np.arange(80) + 1, "log_ratio": np.zeros(80)}, "doctor"),
     "S is 0 in epochs": (
