@@ -37,7 +37,7 @@ WORDS: dict[Ratio, Words] = {
         "S",
         "S",
         "every row after an update of the policy",
-        "old log-probabilities were taken with the new weights, or nothing moved",
+        "no reward differs, old log-probabilities are of the new weights, or nothing moved (fspo doctor)",
     ),
     "engine": Words("E", "E", _ONCE, _SAME),
     "behaviour": Words("D + E", "D+E", _ONCE, _SAME),
