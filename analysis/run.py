@@ -23,7 +23,6 @@ from analysis.rules.tally import Tally
 from analysis.scores.sketch_error import effective_width
 from analysis.scores.sketches import LEFT_OUT, ScoredWindows
 from analysis.tables.acceptance import factor_rows, tables_of
-from analysis.tables.columns import RunKey, frame
 from analysis.tables.cosine import CosineTable
 from analysis.tables.files import TABLES, check_folder, folder_name, write_tables
 from analysis.tables.lemma import LemmaTable, integrity
@@ -33,6 +32,7 @@ from analysis.tables.over_time import training_table
 from analysis.tables.passes import look_through
 from analysis.tables.population import PopulationTable
 from analysis.tables.summary import summarize
+from analysis.tables.typed_rows import RunKey, frame
 from fspo.base.errors import UserError
 from fspo.stats.bins import Bins, make_bins
 

@@ -57,8 +57,8 @@ def commands_page() -> str:
 
 def tables_page() -> str:
     """Return the page of tables: what a row of each table is, and each of its columns with its meaning and unit."""
-    from analysis.tables.columns import BinKey, CaseKey, RuleKey, RunKey, columns, names
     from analysis.tables.files import TABLES
+    from analysis.tables.typed_rows import BinKey, CaseKey, RuleKey, RunKey, columns, names
 
     keys: dict[str, Any] = {"run": RunKey, "rule": RuleKey, "case": CaseKey, "bin": BinKey}
     parts = [

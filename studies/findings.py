@@ -23,8 +23,8 @@ from tqdm.auto import tqdm
 from analysis.claims.catalogue import TASKS
 from analysis.claims.estimands import Estimate, holds, measure
 from analysis.claims.verdicts import judge, write_claims
-from analysis.tables.columns import frame, names
-from figures import draw, layout, scales
+from analysis.tables.typed_rows import frame, names
+from figures import layout, marks, scales
 from figures.of_runs.drift_by_sign import SIGNS
 from figures.style import Look, Style, looks, save, styled
 from figures.tables import Frame
@@ -164,8 +164,8 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
     for k, ax in enumerate(axes):
         rate, task = rates[k // len(tasks)], tasks[k % len(tasks)]
         some = data[(data.task == task) & (data.clip_rate == rate)]
-        draw.curves(some, ax, x="length", y="mean", known=known)
-        draw.reference(ax, rate)
+        marks.curves(some, ax, x="length", y="mean", known=known)
+        marks.reference(ax, rate)
         scales.length_axis(ax, some.length)
         scales.percent_axis(ax.yaxis)
         if k < len(tasks):
@@ -191,8 +191,8 @@ def fair_exponents(numbers: Frame, style: Style) -> Figure:
     fig, axes = layout.panel_grid(style, len(tasks), 1.6, keys, sharey=True)
     for ax, task in zip(axes, tasks, strict=True):
         some = data[data.task == task]
-        draw.curves(some, ax, x="rate", y="mean", hue="responses", known=known)
-        draw.reference(ax, 0.5)
+        marks.curves(some, ax, x="rate", y="mean", hue="responses", known=known)
+        marks.reference(ax, 0.5)
         ax.set_title(panel_words(task, data))
         scales.fixed_ticks(ax.xaxis, sorted(some.rate.unique()))
         scales.percent_axis(ax.xaxis)
@@ -213,12 +213,12 @@ def lost_direction(numbers: Frame, style: Style) -> Figure:
     fig, axes = layout.panel_grid(style, 2, 0.24 * len(rows) + 0.5, layout.rule_keys(known, lines=False), columns=2)
     for ax, (name, label) in zip(axes, quantities.items(), strict=True):
         some = data[data.quantity == name]
-        draw.dots(some, ax, rows=rows, row="row", x="mean", by="rule", order=list(COMPARED), step=0.24,
-                  mapped=draw.rule_marks("rule", known))  # fmt: skip
+        marks.dots(some, ax, rows=rows, row="row", x="mean", by="rule", order=list(COMPARED), step=0.24,
+                  mapped=marks.rule_marks("rule", known))  # fmt: skip
         ax.set_xlabel(label)
         scales.few_ticks(ax.xaxis)
     axes[1].set_yticklabels([])
-    draw.reference(axes[1], 0, along="x")
+    marks.reference(axes[1], 0, along="x")
     return fig
 
 
@@ -263,7 +263,7 @@ def training(rollouts: Frame, style: Style) -> Figure:
     keys = {ARMS[a]: layout.key(k.color, k.marker, linestyle=k.linestyle) for a, k in known.items() if a in drawn}
     fig, axes = layout.panel_grid(style, max(len(some), 1), 1.7, keys, columns=max(len(some), 1), sharey=True)
     for ax, (title, table) in zip(axes, some.items(), strict=False):
-        draw.curves(table, ax, x="rollout", y="mean", known=known)
+        marks.curves(table, ax, x="rollout", y="mean", known=known)
         ax.set_title(title)
         few, most = int(table.seeds.min()), int(table.seeds.max())
         ax.set_xlabel(f"rollout (mean of {few if few == most else f'{few} to {most}'} seeds)")

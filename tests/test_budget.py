@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.tables.columns import names
 from analysis.tables.files import TABLES
+from analysis.tables.typed_rows import names
 from figures.of_runs import FIGURES as OF_RUNS
 from figures.of_theory import FIGURES as OF_THEORY
 from fspo.__main__ import COMMANDS

@@ -10,8 +10,8 @@ from markdown import markdown
 
 import fspo
 from analysis.importing import names as known
-from analysis.tables.columns import columns
 from analysis.tables.files import TABLES
+from analysis.tables.typed_rows import columns
 from docs.hooks import GENERATED, formulas
 from fspo.__main__ import COMMANDS
 from fspo.gradlog.metric_names import METRICS

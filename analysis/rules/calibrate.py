@@ -18,7 +18,7 @@ from fspo.base.command_line import CommandParser, dashed, next_step
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign_file, write_text
 from fspo.rules import COMPARED, CORRECTIONS, Ratio, Rule, calibrate, correction, preset
-from fspo.rules.rule import Rate
+from fspo.rules.range import Rate
 
 FLOAT32 = 1e-5
 """Root mean square of (log-ratio / sqrt(L)), nats, below which a mismatch is taken for float32 rounding. Between a vLLM

@@ -26,7 +26,7 @@ from analysis.log.rows import Floats, Ints, Rows
 from analysis.rules.replay import half_widths, replay
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules import CORRECTIONS, CRITERIA, OF_CLIP_RULES, PRESETS, Clip, Edges, Rate, Ratio, Rule, excess_quantile
-from fspo.rules.rule import EPS_SHAPES, scaled
+from fspo.rules.range import EPS_SHAPES, scaled
 
 TARGETS = (0.95, 0.85)
 BANDS = tuple(name for name, (rule, _, _) in PRESETS.items() if rule.level == "sequence")

@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from analysis.options import Options
     from analysis.run import shared_bins
     from analysis.sweeps.counterfactual import SweepRow, settings, sweep
-    from analysis.tables.columns import frame
     from analysis.tables.files import check_folder, folder_name
+    from analysis.tables.typed_rows import frame
     from fspo.base.files import whole_file
     from fspo.stats.intervals import PERCENT
 

@@ -17,7 +17,7 @@ from analysis.rules.calibrate import OF_SEQUENCES
 from analysis.rules.evaluate import Case, candidates, evaluate, measured
 from analysis.stats.lre import lre_estimates
 from analysis.tables.acceptance import Reason
-from analysis.tables.columns import UNKNOWN, Interval
+from analysis.tables.typed_rows import UNKNOWN, Interval
 from fspo.base.errors import UserError
 from fspo.rules import COMPARED, OF_CLIP_RULES, OF_CORRECTIONS, Rule, scaled
 from fspo.stats.bins import Bins

@@ -18,7 +18,7 @@ from analysis.log.rows import SUBSETS, USES, Floats, Ints, Rows
 from analysis.rules.evaluate import NO_ADVANTAGE, Case, rate_of
 from analysis.rules.tally import LOGGED, CaseCounts, Sums, Tally
 from analysis.stats.lre import NORMS, ROUNDING, lre_estimates
-from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
+from analysis.tables.typed_rows import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, Ratios, dense, ratios, ratios_of_sums, sum_by, totals
 from fspo.stats.intervals import mean_interval, proportion_interval

@@ -32,7 +32,7 @@ from analysis.rules.evaluate import Case, common_weight
 from analysis.scores.products import CosineColumns, Products
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
-from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
+from analysis.tables.typed_rows import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW

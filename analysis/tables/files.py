@@ -14,13 +14,13 @@ import pandas as pd
 from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import UPDATE
 from analysis.tables.acceptance import AcceptanceRow, LreRow, TrendRow
-from analysis.tables.columns import RunKey, frame, names
 from analysis.tables.cosine import CosineRow
 from analysis.tables.lemma import LemmaRow
 from analysis.tables.moments import MomentRow, ScalingRow
 from analysis.tables.noise_floor import NoiseRow
 from analysis.tables.over_time import OverTimeRow, TrainingRow
 from analysis.tables.population import PopulationRow
+from analysis.tables.typed_rows import RunKey, frame, names
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign, whole_file, write_text, writing
 from fspo.gradlog.files import log_files

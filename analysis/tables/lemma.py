@@ -17,8 +17,8 @@ from analysis.log.rows import Floats, Ints
 from analysis.rules.evaluate import Case, common_weight
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
-from analysis.tables.columns import CaseKey, RuleKey, RunKey
 from analysis.tables.cosine import rows_weight
+from analysis.tables.typed_rows import CaseKey, RuleKey, RunKey
 from fspo.base.errors import UserError
 from fspo.stats.bins import Bins
 from fspo.theory import CosineLemma

@@ -16,7 +16,7 @@ from analysis.log.loading import Run
 from analysis.log.rows import SUBSETS, USES, Floats, Ints, windows
 from analysis.stats.fair_exponent import Fair, fair_by_sign, fair_exponents
 from analysis.tables.acceptance import BinnedRows, Clusters, Count, Reason
-from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
+from analysis.tables.typed_rows import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.rules import MAX_EXPONENT, importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios

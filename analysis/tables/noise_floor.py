@@ -14,7 +14,7 @@ from analysis.log.loading import Run
 from analysis.log.notes import Notes
 from analysis.log.partition import coordinates
 from analysis.tables.acceptance import Clusters, Count, Reason
-from analysis.tables.columns import UNKNOWN, BinKey, Interval, RunKey, mean_at
+from analysis.tables.typed_rows import UNKNOWN, BinKey, Interval, RunKey, mean_at
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLog, read_log
 from fspo.gradlog.run_folder import GRADLOG, NOISE

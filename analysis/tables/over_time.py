@@ -12,7 +12,7 @@ from analysis.log.notes import Notes
 from analysis.log.rows import Rows
 from analysis.rules.evaluate import CaseEffect
 from analysis.tables.acceptance import Clusters, Count, Means, Reason
-from analysis.tables.columns import BinKey, Interval, RunKey
+from analysis.tables.typed_rows import BinKey, Interval, RunKey
 from fspo.gradlog.metrics_file import MetricsFile
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW, dense, ratios, totals

@@ -31,8 +31,8 @@ from analysis.scores.products import Judge, Products, UpdateGram, collapsed
 from analysis.scores.sketch_error import cosine_variance
 from analysis.scores.sketches import ScoredWindow
 from analysis.tables.acceptance import Reason
-from analysis.tables.columns import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from analysis.tables.cosine import counts_of, rows_weight
+from analysis.tables.typed_rows import UNKNOWN, BinKey, CaseKey, Interval, RuleKey, RunKey
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import MIN_CLUSTERS, TOO_FEW

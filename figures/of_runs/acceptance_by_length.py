@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.of_runs.acceptance_series import floors, theory_rows
 from figures.style import GREY, Style, looks, styled
 from figures.tables import (
@@ -80,11 +80,11 @@ def plot_acceptance(
     ``estimate``, ``ci_low`` and ``ci_high``. ``theory`` has points of predicted curves (columns ``run``, ``rule``,
     ``bin_mean``, ``estimate``); ``noise`` the share that numerical noise leaves in the band, by run, source (``name``)
     and bin (-1: all), with the columns ``bin_mean``, ``estimate``, ``low`` and ``high``."""
-    ax, known = draw.new_axes(ax), looks(data["rule"])
+    ax, known = marks.new_axes(ax), looks(data["rule"])
     if theory is not None and len(theory):
-        draw.curves(theory, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)
+        marks.curves(theory, ax, x="bin_mean", units="run", ends=(), known=known, marks=False, zorder=2)
     step = min(0.07, 0.5 / len(known))
-    draw.curves(data, ax, x="bin_mean", units="run", known=known, lines=False, step=step, partition=partition)
+    marks.curves(data, ax, x="bin_mean", units="run", known=known, lines=False, step=step, partition=partition)
     for _, floor in () if noise is None else noise.groupby(["run", "name"], sort=False):
         whole, bins = floor[floor["bin"] < 0].iloc[0], floor[floor["bin"] >= 0].sort_values("bin")
         ax.axhspan(whole["low"], whole["high"], color=GREY, alpha=0.13, linewidth=0, zorder=0.8)

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Look, Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, drawable, need
 from fspo.stats.intervals import PERCENT
@@ -70,7 +70,7 @@ def plot_rates(data: Frame, known: dict[str, Look], *, shaded: bool, ax: Axes | 
     """Draw the share out of the band (``estimate``) against the rollout (``window``), a line for each ``run`` and bin
     (``label``), in the look that ``known`` has for the bin. With ``shaded``, shade the intervals."""
     alone = data[data["estimate"].notna()].groupby(["label", "run"])["window"].nunique().eq(1).any()
-    ax = draw.curves(
+    ax = marks.curves(
         data, ax, x="window", hue="label", units="run", ends=(), known=known, marks=bool(alone),
         linewidth=1.1 if shaded else 0.7, markersize=2.8,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, drawable, lemma_updates, need, split, view_words, views
 from fspo.rules import ZEROING
@@ -38,14 +38,14 @@ def plot_bound(data: Frame, ax: Axes | None = None, lowest: float = 0.0) -> Axes
 
     T7 says nothing where rho >= 1, so that part is shaded. ``data`` has the columns ``rule``, ``rho`` and ``cosine``, a
     row for each update; the y axis begins at ``lowest``, if no cosine is lower."""
-    ax, known = draw.new_axes(ax), looks(data["rule"])
+    ax, known = marks.new_axes(ax), looks(data["rule"])
     high = float(data["rho"].max())
     wide = high > 4
     right = high * 1.2 if wide else max(1.2, 1.05 * high)
     at = np.linspace(0.0, 1.0, 400)
     ax.plot(at, [cosine_bound(r) or 0.0 for r in at], color="black", linewidth=1.0, zorder=2.2)
     ax.axvspan(1.0, right, color="#ececec", linewidth=0, zorder=0.2)
-    draw.cloud(data, ax, x="rho", y="cosine", hue="rule", known=known, s=10, linewidth=0.2, zorder=2.6)
+    marks.cloud(data, ax, x="rho", y="cosine", hue="rule", known=known, s=10, linewidth=0.2, zorder=2.6)
     if wide:
         # The axis is linear below rho = 1, where T7 gives a bound, and logarithmic above.
         ax.set_xscale("symlog", base=2, linthresh=1, linscale=2)

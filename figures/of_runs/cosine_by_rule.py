@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout
+from figures import layout, marks
 from figures.style import OUTSIDE_MARKERS, RANDOM_LABEL, Style, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use, view_words, views
 from fspo.stats.intervals import PERCENT
@@ -45,9 +45,9 @@ def plot_cosines(data: Frame, rules: list[str], ax: Axes | None = None, part: st
     compared, else ""), and the cosine in the column ``part``, with its interval: "estimate" over all lengths, or
     "worst_bin" in the bin where it is least."""
     random = data["rule"] == "random"
-    ax = draw.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])
+    ax = marks.outside_dots(data[~random], rules, ax, x=part, ends=ENDS[part])
     for value in data.loc[random & (data["log"] != ""), part].dropna().iloc[:1]:
-        draw.reference(ax, value, "x", color="#7f7f7f", linestyle="--")
+        marks.reference(ax, value, "x", color="#7f7f7f", linestyle="--")
     return ax
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use
 from fspo.stats.intervals import PERCENT
@@ -41,7 +41,7 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
 
     ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``,
     ``drift_ci_high`` and ``k3_per_token``."""
-    ax = draw.new_axes(ax)
+    ax = marks.new_axes(ax)
     data = data.sort_values(["trained_rule", "run"])
     milli = {"ci_low": data["drift_ci_low"], "ci_high": data["drift_ci_high"], "drift": data["drift_per_token"]}
     data = data.assign(**{name: 1e3 * column for name, column in milli.items()})
@@ -52,13 +52,13 @@ def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Ax
         "order": [s for s in SIGNS if (data["sign"] == s).any()],
     }
     kl = data[data["sign"] == "all"].assign(kl=-1e3 * data["k3_per_token"])
-    draw.dots(
+    marks.dots(
         kl, ax, x="kl", ends=(), step=0.27, marker="|", fill=False, pointsize=9, stroke=1.3, color="#7f7f7f", **place
     )
     colors, markers = ({sign: look[i] for sign, look in SIGNS.items()} for i in (1, 2))
     mapped = {"color": ("sign", colors), "marker": ("sign", markers)}
-    draw.dots(data, ax, x="drift", step=0.27, mapped=mapped, **place)
-    draw.reference(ax, 0.0, "x", zorder=1.2)
+    marks.dots(data, ax, x="drift", step=0.27, mapped=mapped, **place)
+    marks.reference(ax, 0.0, "x", zorder=1.2)
     scales.few_ticks(ax.xaxis, 6)
     ax.set_xlabel("drift per token ($10^{-3}$ nats)")
     return ax

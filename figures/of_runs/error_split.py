@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Style, styled
 from figures.tables import Frame, Tables, drawable, lemma_updates, view_words, views
 
@@ -44,7 +44,7 @@ def plot_split(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axe
         "color": ("part", {name: color for name, (_, color, _) in COMPONENTS.items()}),
         "marker": ("part", {name: marker for name, (_, _, marker) in COMPONENTS.items()}),
     }
-    ax = draw.dots(
+    ax = marks.dots(
         long, ax, rows=rules, row="rule", x="value", by="part", order=list(COMPONENTS), ends=(), step=0.4,
         mapped=mapped, pointsize=2.6, alpha=0.7,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.of_runs.drift_by_sign import SIGNS
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, count_words, drawable, first_use
@@ -47,12 +47,12 @@ def plot_fair_exponents(data: Frame, rules: list[str], ax: Axes | None = None) -
     data = data.sort_values(["trained_rule", "run"]).rename(
         columns={"exponent_ci_low": "ci_low", "exponent_ci_high": "ci_high"}
     )
-    ax = draw.dots(
+    ax = marks.dots(
         data, ax, rows=rules, row="trained_rule", x="exponent", by="sign", step=0.27,
         order=[sign for sign in LOOKS if (data["sign"] == sign).any()],
         mapped={"color": ("sign", colors), "marker": ("sign", markers)},
     )  # fmt: skip
-    draw.reference(ax, 0.5, "x", linewidth=1.6)
+    marks.reference(ax, 0.5, "x", linewidth=1.6)
     scales.few_ticks(ax.xaxis)
     ax.set_xlabel("fair exponent")
     return ax

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Style, looks, styled
 from figures.tables import Frame, Tables, drawable, first_use, need, plain_outside, prefer, view_words, views
 from fspo.stats.intervals import PERCENT
@@ -53,7 +53,7 @@ def plot_lre(data: Frame, rules: Sequence[str], panels: Sequence[str], ax: Axes 
     mapped: dict[str, Any] = {"color": ("rule", {rule: look.color for rule, look in looks(rules).items()})}
     mapped |= {"marker": ("panel", {p: marker for p, (marker, _) in shapes.items()})}
     mapped |= {"fill": ("panel", {p: full for p, (_, full) in shapes.items()})}
-    ax = draw.dots(data, ax, rows=rules, row="rule", by="panel", order=panels, mapped=mapped)
+    ax = marks.dots(data, ax, rows=rules, row="rule", by="panel", order=panels, mapped=mapped)
     scales.few_ticks(ax.xaxis)
     return ax
 

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures import draw, layout
+from figures import layout, marks
 from figures.style import Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, need, split
 from fspo.gradlog import metric_names as metric
@@ -45,9 +45,9 @@ def rows(tables: Tables) -> Frame:
 def plot_curves(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw a metric (``value``) against the rollout: a thin line for each ``run`` in the look of its ``trained_rule``,
     with markers and bars of one standard error (``low``, ``high``) where logged."""
-    marks = bool(data["low"].notna().any() or (data.groupby("run").size() == 1).any())
-    ax = draw.curves(
-        data, ax, x="rollout", y="value", hue="trained_rule", units="run", ends=("low", "high"), marks=marks,
+    with_marks = bool(data["low"].notna().any() or (data.groupby("run").size() == 1).any())
+    ax = marks.curves(
+        data, ax, x="rollout", y="value", hue="trained_rule", units="run", ends=("low", "high"), marks=with_marks,
         linewidth=0.8, alpha=0.9, markersize=2.8,
     )  # fmt: skip
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))

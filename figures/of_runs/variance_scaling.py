@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import PALE, Style, looks, styled
 from figures.tables import Frame, NothingToDraw, Tables, count_words, drawable, first_use, need, prefer
 from fspo.stats.intervals import PERCENT
@@ -51,7 +51,7 @@ def plot_variances(data: Frame, ax: Axes | None = None, fits: Frame | None = Non
     ``data`` has the columns ``run``, ``trained_rule``, ``bin_mean``, ``var_S``, ``var_S_ci_low`` and ``var_S_ci_high``;
     ``fits`` has ``run``, ``trained_rule``, ``slope_2H`` and ``intercept`` of the lines; ``symbol`` names the log-ratio.
     """
-    ax, known = draw.new_axes(ax), looks(data["trained_rule"])
+    ax, known = marks.new_axes(ax), looks(data["trained_rule"])
     length, variance = data["bin_mean"], data["var_S"]
     ends = np.array([length.min() / 1.15, length.max() * 1.15])
     # Draw a grey line of slope 1, for comparison, a little below all measured variances.
@@ -62,7 +62,7 @@ def plot_variances(data: Frame, ax: Axes | None = None, fits: Frame | None = Non
             look = known[str(fit.trained_rule)]
             y = np.exp(fit.intercept) * ends**fit.slope_2H
             ax.plot(ends, y, color=look.color, linestyle=look.linestyle, linewidth=0.8)
-    draw.curves(
+    marks.curves(
         data, ax, x="bin_mean", y="var_S", hue="trained_rule", units="run", ends=("var_S_ci_low", "var_S_ci_high"),
         known=known, lines=False, step=min(0.05, 0.3 / len(known)),
     )  # fmt: skip
@@ -76,9 +76,9 @@ def plot_exponents(data: Frame, rules: Sequence[str], ax: Axes | None = None) ->
     """Draw fitted exponents 2H of Var(S|L) (columns ``trained_rule``, ``slope_2H``, ``ci_low``, ``ci_high``): a row for
     each rule that trained, a mark for each run. A line marks 1, the exponent that sqrt bands need."""
     known = looks(rules)
-    mapped = draw.rule_marks("trained_rule", known)
-    ax = draw.dots(data, ax, rows=list(known), row="trained_rule", x="slope_2H", mapped=mapped)
-    draw.reference(ax, 1.0, "x", linewidth=1.6)
+    mapped = marks.rule_marks("trained_rule", known)
+    ax = marks.dots(data, ax, rows=list(known), row="trained_rule", x="slope_2H", mapped=mapped)
+    marks.reference(ax, 1.0, "x", linewidth=1.6)
     scales.few_ticks(ax.xaxis)
     ax.set_xlabel("fitted exponent $2H$")
     return ax

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Style, looks, rule_label, styled
 from figures.tables import Frame, Tables, count_words, percent, split
 from fspo.stats.intervals import PERCENT
@@ -27,8 +27,8 @@ def plot_laws(data: Frame, ax: Axes | None = None) -> Axes:
     rows of kind "formula" as curves, rows of kind "simulated" as points with intervals."""
     known = looks(data["rule"])
     formula, points = data[data["kind"] == "formula"], data[data["kind"] == "simulated"]
-    ax = draw.curves(formula, ax, x="length", y="acceptance", ends=(), known=known, marks=False)
-    draw.curves(points, ax, x="length", y="acceptance", known=known, lines=False)
+    ax = marks.curves(formula, ax, x="length", y="acceptance", ends=(), known=known, marks=False)
+    marks.curves(points, ax, x="length", y="acceptance", known=known, lines=False)
     scales.decade_axis(ax.xaxis, formula["length"])
     ax.set_ylim(-0.03, 1.03)
     scales.percent_axis(ax.yaxis)

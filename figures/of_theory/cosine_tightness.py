@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Look, Style, styled
 from figures.tables import Frame, Tables, need
 from fspo.theory import cosine_bound
@@ -43,12 +43,12 @@ def plot_angles(data: Frame, y: str, ax: Axes | None = None) -> Axes:
     """Draw the cosine or the sine (``y``: "cosine" or "sine") of the angle between clipped and unclipped gradient
     against the cosine lemma's rho (columns ``source``, ``rho``), and the lemma's bound (T7); the axes of the sine are
     logarithmic."""
-    ax = draw.new_axes(ax)
+    ax = marks.new_axes(ax)
     rho = np.sin(np.linspace(0, np.pi / 2, 200)) if y == "cosine" else np.array([SMALLEST, 1.0])
     bound = [cosine_bound(r) or 0.0 for r in rho] if y == "cosine" else rho
     ax.plot(rho, bound, color="black", linewidth=1.0, zorder=2.2)
     known = {name: look for name, (_, look) in SOURCES.items()}
-    draw.cloud(data, ax, x="rho", y=y, hue="source", known=known, s=9, linewidth=0, rasterized=True, zorder=2.3)
+    marks.cloud(data, ax, x="rho", y=y, hue="source", known=known, s=9, linewidth=0, rasterized=True, zorder=2.3)
     if y == "cosine":
         ax.set(xlim=(-0.02, 1.02), ylim=(-0.03, 1.03))
     else:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout
+from figures import layout, marks
 from figures.style import Look, Style, styled
 from figures.tables import Frame, Tables, split
 
@@ -33,7 +33,7 @@ def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     ``one_sided`` and ``two_sided``."""
     long = data.melt("x", list(LINES), "line", "value")
     known = {name: look for name, (_, look) in LINES.items()}
-    ax = draw.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)
+    ax = marks.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)
     ax.set_xlim(0, float(data["x"].max()))
     ax.set_ylim(0, 1.2 * float(data["lre"].max()))
     ax.set_xlabel("largest drift error $|x|$")

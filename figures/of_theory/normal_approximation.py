@@ -6,7 +6,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import draw, layout, scales
+from figures import layout, marks, scales
 from figures.style import Look, Style, styled
 from figures.tables import Frame, Tables, split
 
@@ -29,7 +29,7 @@ def plot_distances(data: Frame, ax: Axes | None = None, lowest: float = 1e-5) ->
     the Berry-Esseen bound on that distance (``envelope``). Both axes are logarithmic; distances below ``lowest`` are
     not shown."""
     long = data.melt("length", list(CURVES), "line", "value")
-    ax = draw.curves(long, ax, x="length", y="value", hue="line", ends=(), known=CURVES, marks=False)
+    ax = marks.curves(long, ax, x="length", y="value", hue="line", ends=(), known=CURVES, marks=False)
     scales.decade_axis(ax.xaxis, data["length"])
     scales.decade_axis(ax.yaxis, [1.4 * lowest, 3.0])
     ax.set_xlabel("response length $L$ (tokens)")

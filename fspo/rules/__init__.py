@@ -32,4 +32,4 @@ from fspo.rules.presets import (
     correction,
     preset,
 )
-from fspo.rules.rule import Adapt, Rate, Ratio, Rule, Shape, scaled
+from fspo.rules.range import Adapt, Rate, Ratio, Rule, Shape, scaled

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Real
 from fspo.base.errors import UserError
 from fspo.base.number_checks import as_numbers, number
 from fspo.rules.clip import Array
-from fspo.rules.rule import Rate, Rule, checked_rows, scaled
+from fspo.rules.range import Rate, Rule, checked_rows, scaled
 
 
 def standardized_excess(

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from fspo.base.errors import UserError, unknown_name
 from fspo.rules.clip import WAYS
 from fspo.rules.gone import GONE_PRESETS, check_name
-from fspo.rules.rule import Rule
+from fspo.rules.range import Rule
 
 Estimator = Literal["rloo", "grpo", "dr_grpo"]  # advantage estimators, computed by fspo/advantages.py
 # Ways to average the loss over responses and tokens; `fspo.objective.aggregate` says what each does.

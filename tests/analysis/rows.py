@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from analysis.scores.sketches import Vectors
-from analysis.tables.columns import Interval, columns, frame, names
+from analysis.tables.typed_rows import Interval, columns, frame, names
 
 _hints = cache(get_type_hints)
 

@@ -13,8 +13,8 @@ from analysis.log.loading import load_run
 from analysis.log.rows import windows
 from analysis.options import Options
 from analysis.run import analyse, analyse_runs, shared_bins
-from analysis.tables.columns import names
 from analysis.tables.files import TABLES, read_tables, write_json
+from analysis.tables.typed_rows import names
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import Rule, preset

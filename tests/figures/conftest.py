@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.tables.columns import names
 from analysis.tables.files import TABLES, write_tables
+from analysis.tables.typed_rows import names
 from figures.of_runs.acceptance_series import theory_curve
 from figures.tables import load
 from fspo.rules import PRESETS

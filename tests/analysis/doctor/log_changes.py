@@ -17,7 +17,7 @@ from fspo.advantages import advantages
 from fspo.gradlog.run_folder import CONFIG, GRADLOG, METRICS
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import preset, token_k3
-from fspo.rules.rule import Ratio
+from fspo.rules.range import Ratio
 
 Columns = dict[str, np.ndarray]
 Rng = np.random.Generator

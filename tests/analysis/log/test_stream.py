@@ -20,9 +20,9 @@ from analysis.rules.evaluate import make_cases
 from analysis.run import analyse, shared_bins
 from analysis.sweeps.command import main as sweep_main
 from analysis.tables.acceptance import tables_of
-from analysis.tables.columns import frame
 from analysis.tables.files import TABLES
 from analysis.tables.passes import look_through
+from analysis.tables.typed_rows import frame
 from fspo.base.errors import UserError
 from fspo.base.processes import in_processes
 from fspo.rules import Rule

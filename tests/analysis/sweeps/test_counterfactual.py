@@ -9,7 +9,7 @@ from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.run import shared_bins
 from analysis.sweeps.counterfactual import SweepRow, settings, sweep
-from analysis.tables.columns import frame, names
+from analysis.tables.typed_rows import frame, names
 from fspo.rules import PRESETS
 
 

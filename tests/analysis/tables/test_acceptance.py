@@ -6,8 +6,8 @@ import pytest
 from analysis.log.loading import load_run
 from analysis.rules.evaluate import trained_case
 from analysis.tables.acceptance import AcceptanceRow, Means, acceptance_rows, tables_of
-from analysis.tables.columns import CaseKey
 from analysis.tables.passes import look_through
+from analysis.tables.typed_rows import CaseKey
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import ratios

@@ -12,8 +12,8 @@ from analysis.options import Options
 from analysis.rules.evaluate import UNCORRECTED, Case, candidates, make_cases
 from analysis.run import analyse, shared_bins
 from analysis.scores.sketches import ScoredWindow, ScoredWindows
-from analysis.tables.columns import RunKey
 from analysis.tables.cosine import CosineRow, CosineTable
+from analysis.tables.typed_rows import RunKey
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from tests.analysis.rows import held, records

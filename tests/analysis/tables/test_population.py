@@ -10,8 +10,8 @@ from analysis.log.rows import Rows
 from analysis.rules.evaluate import Case
 from analysis.scores.products import UpdateGram
 from analysis.scores.sketches import ScoredWindow
-from analysis.tables.columns import RunKey
 from analysis.tables.population import PopulationRow, PopulationTable
+from analysis.tables.typed_rows import RunKey
 from fspo.rules import Rule
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense

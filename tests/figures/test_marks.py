@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from figures import draw
+from figures import marks
 from figures.of_runs.acceptance_by_length import plot_acceptance
 from figures.style import LOOKS
 from tests.figures.looking import bars, marked
@@ -38,10 +38,10 @@ def test_acceptance_of_a_table_of_ones_own_on_new_axes(table):
 
 def test_rows_and_what_stands_below_each_other_in_them(table):
     table["outside"] = ["drop", "cap", "cap"] * 2
-    ax = draw.outside_dots(table, ["fspo", "mine"])
+    ax = marks.outside_dots(table, ["fspo", "mine"])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["fspo", "mine"]
     np.testing.assert_allclose(marked(ax, marker="o"), [[0.9, -0.12]])
     # two estimates share a place: they are spread around it
     np.testing.assert_allclose(marked(ax, marker="D"), [[0.8, 1.09], [0.7, 1.15], [0.8, 0.09], [0.7, 0.15]])
     assert bars(ax, 0) == {(0.75, 0.85), (0.65, 0.75), (0.85, 0.95)}
-    assert len(marked(draw.dots(table, rows=["mine"], row="rule"), color="#1F77B4", marker="o")) == 2
+    assert len(marked(marks.dots(table, rows=["mine"], row="rule"), color="#1F77B4", marker="o")) == 2
