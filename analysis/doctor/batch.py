@@ -59,9 +59,9 @@ def truncation(p: Patient) -> Answer:
     if share.low <= TRUNCATED:
         return clear("few responses meet the token limit", share)
     return found(
-        f"{share.value:.1%} of the responses are cut off at the token limit, which {metric.TRUNCATED} calls clipped; "
-        "their length is the limit's, so every curve over length ends in them",
-        f"{LIMIT}, and read {metric.CLIPPED} and its like, not {metric.TRUNCATED}, for the rule",
+        f"{share.value:.1%} of the responses are cut off at the token limit; their length is the limit's, so every "
+        "curve over length ends in them",
+        LIMIT + f"; {metric.TRUNCATED} is this share, and not the rule's" * (metric.TRUNCATED in p.metrics),
         share,
         severity=Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
     )

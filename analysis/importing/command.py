@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from fspo.base.command_line import CommandParser
 from fspo.rules import PRESETS, Aggregation
@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> int:
 
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
-    given: dict[str, Any] = {each.name: getattr(args, each.name) for each in fields(ImportOptions)}
-    options = ImportOptions(**{**given, "columns": args.columns or {}})
+    args.columns = args.columns or {}
+    options = ImportOptions(**{one.name: getattr(args, one.name) for one in fields(ImportOptions)})
     report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options)
     print("\n".join(report.lines()))
     return 0

@@ -158,8 +158,7 @@ class Converter:
                 what = f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums"
                 report.note(f"{what}: give the mean times the length, or a list with a number for each token")
                 self.watch.digest.means = what
-        numbers = np.arange(self.rows, self.rows + n)
-        rows["prompt_id"] = self._prompts(columns, numbers)
+        rows["prompt_id"] = self._prompts(columns, np.arange(self.rows, self.rows + n))
         text = next((name for name in ("response_id", "response", "tokens") if name in got), "")
         rows["response_id"] = got[text].ids() if text else 0  # see `identify`
         for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):

@@ -174,7 +174,8 @@ def _asked(report: Report) -> Iterator[str]:
             have = next((f"only {used[role]}" for role in ("new", "old", "sampler") if role in used), "")
             yield f"{have or 'no log-probabilities'}, so no ratio can be made: only lengths, rewards and versions tell"
     elif "log_ratio" not in found:
-        yield "no log_ratio: S is not known, and D + E is (--on behaviour)"
+        new = f"; is {' or '.join(report.undecided)} the new policy's? --columns new=COLUMN" * bool(report.undecided)
+        yield f"no log_ratio: S is not known, and D + E is (--on behaviour){new}"
     if "length" not in found:
         spare = [*report.user_columns, *report.unknown_columns]
         lengths = [n for n in spare if re.search("len|tok", n.lower()) and not is_log_probability(n)]

@@ -24,8 +24,7 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
     A rollout has ``updates`` updates. ``given`` maps this project's names of metrics, and ``step``, to the source's."""
     lines: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
     theirs = {name: ours for ours, name in given.items()}
-    states = ((file, [*read_parts(file, report.damage)]) for file in reversed(sources.state))
-    newest = next((file for file, parts in states if parts), None)
+    newest = next((file for file in reversed(sources.state) if [*read_parts(file, report.damage)]), None)
     for file in [*([newest] if newest else []), *sources.scalars]:
         seen: Counter[tuple[int, str]] = Counter()
         for step, row in _records(file, given.get("step"), report):

@@ -108,10 +108,11 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
         return "scalars" if printed else None
     present = column_names(path)
     names = {canonical(part) for name in present for part in (name, name.rpartition(".")[2])}
+    plain = {canonical(name.rpartition(".")[2]) for name in present if "/" not in name}  # rollout/log_probs is a scalar
     if not names:
         raise UserError(f"{path} is empty: name a file with a row for each response")
     told = {ours for ours, theirs in (given or {}).items() if canonical(theirs) in names and ours in COLUMNS}
-    if names & _MARKING or any(map(is_log_probability, present)) or told & {"length", *MARKS}:
+    if plain & _MARKING or any(map(is_log_probability, present)) or told & {"length", *MARKS}:
         return "table"
     if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"

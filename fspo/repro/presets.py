@@ -151,7 +151,7 @@ PRESETS: dict[str, ReproductionDesign] = {
     "quick": ReproductionDesign(
         {
             "unclipped": RunSet(UNCLIPPED, {"chain-add": _seeds(1, 6)}, 10, ONE_EPOCH, scored=2),
-            "equal": RunSet(EQUAL, {"chain-add": _seeds(1, 2)}, 10, ONE_EPOCH),
+            "equal": RunSet(EQUAL, {"chain-add": _seeds(1, 2)}, 6, ONE_EPOCH),
         },
         shared_warmup=True,
     ),

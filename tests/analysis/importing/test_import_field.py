@@ -170,7 +170,7 @@ def test_versions_of_each_call_and_of_each_token(tmp_path, versions, mask, last)
 
 
 def test_steps_with_a_prefix_on_alternating_lines(tmp_path):
-    rows = [{"rollout/step": 4, "rollout/raw_reward": 0.5}, {"train/step": 4, "train/ois": 0.9}]
+    rows = [{"rollout/step": 4, "rollout/raw_reward": 0.5, "rollout/log_probs": 0}, {"train/step": 4, "train/ois": 0.9}]
     report = import_run(records(tmp_path / "s.jsonl", rows), tmp_path / "run")
     (line,) = scalars(tmp_path / "run")
     assert (line["step"], line["reward"], line["imported/ois"]) == (4, 0.5, 0.9)
