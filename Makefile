@@ -39,8 +39,8 @@ $(READY): pyproject.toml
 repro: $(READY) ## reproduce every claim: out/quick/report.html (PRESET=paper for the long one)
 	$(BIN)/python paper_repro.py --preset $(PRESET)
 
-test: check ## lint, types and all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+test: check ## lint, types and all tests but the slow ones and those of make test-browser
+	$(BIN)/python -m pytest -m "not slow" --ignore tests/figures/page/test_browser.py $(PARALLEL)
 
 test-slow: $(READY) ## the tests marked slow
 	$(BIN)/python -m pytest $(SLOW) $(PARALLEL)
