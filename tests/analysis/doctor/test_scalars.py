@@ -67,7 +67,7 @@ def test_sound_scalars_are_not_blamed(tmp_path, series):
 
 def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
     late = np.arange(12) >= 2
-    series = {"sampling__sampling_logp_difference__mean": np.where(late, 0.25, 0.015) * WAVE}
+    series = {"sampling__sampling_logp_difference__mean": np.where(late, 0.25 + np.arange(12) / 9, 0.015) * WAVE}
     series["sampling__importance_sampling_ratio__max"] = np.where(late, 3e-5, 1.4)
     answer = found(tmp_path, **series)["mismatch_trend"]
     assert (answer.since, "jumps from 0.01" in answer.summary) == (2, True)
