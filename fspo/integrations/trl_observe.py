@@ -24,7 +24,7 @@ from fspo.rules import Rule
 
 Reason = Callable[[str], str | None]
 """From the run's folder, why training should end, or None."""
-STOPS = ("critical", "warning")
+STOPS = {"critical": "analysis.live.stop", "warning": "analysis.live.stop"}
 """Functions of analysis/live/stop.py that `observe` takes by name."""
 
 
@@ -60,8 +60,8 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
     reason: Any = stop_on
     if isinstance(stop_on, str):
         if stop_on not in STOPS:
-            raise unknown_name("stop_on", stop_on, STOPS)
-        reason = getattr(import_module("analysis.live.stop"), stop_on)
+            raise unknown_name("stop_on", stop_on, tuple(STOPS))
+        reason = getattr(import_module(STOPS[stop_on]), stop_on)
     options = {"score_every": score_every, "reason": reason and staticmethod(reason)}  # no method of the trainer
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
