@@ -127,8 +127,8 @@ def check_log_probs(at: Place) -> dict[str, Any]:
 
 
 def check_scores(at: Place) -> dict[str, Any]:
-    """Compare each response's score with its gradient by autograd in float64, on the device; return by name
-    errors of cosines and norms, and whether they pass. As float16, stored scores may move cosines by twice 2^-11."""
+    """Compare scores with gradients by autograd in float64, on the device. Return the largest errors of the cosine of
+    two responses and of a norm, and whether they pass: scores are stored as float16, whose rounding is 2^-11."""
     exact, model = copies(small_qwen3(), torch.float64, torch.float32)
     batch = random_batch(24, 8, 64)
     scores = score(model, batch, config=c.ScoreConfig(width=None, projection=None))
@@ -143,8 +143,8 @@ def check_scores(at: Place) -> dict[str, Any]:
 
 
 def check_engines(at: Place) -> dict[str, Any]:
-    """Sample with both engines in float32 on the device; return the share of equal responses by name. It
-    passes at .9, because logits differ in their last bits."""
+    """Sample the same responses with both engines in float32 on the device. Return the share of equal ones; it passes
+    at .9, because logits differ in their last bits."""
     with DEVICE:
         model = build_random_model(shape_of(at.shape("Qwen3-0.6B-Base")), "float32", seed=0)
     fast, other = (drawn for _, drawn, _ in by_engine(model, c.SamplingConfig(max_new_tokens=64, batch_size=32), 4))

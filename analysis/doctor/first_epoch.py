@@ -180,15 +180,12 @@ class FirstEpoch:
         evidence = Evidence("mean of (S + k3)^2 over its least value (expected: 1 or more)", ratio, ratio - 2 * error)
         if ratio + SURE * error > STILL_SPREAD:
             return clear("S spreads at least as its tokens do", evidence)
-        # Of a mean over the tokens S L has the mean -E[k3], and S has not.
+        # If S is a mean over the tokens, S L has the mean -E[k3], and S itself has not.
         of_mean, of_sum = (abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum())))
+        why = "it is scaled down or held at a limit, or loses tokens"
+        why = A_MEAN if self.total_k3 > 0 and of_mean < 0.25 < of_sum else why
         return found(
-            f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: "
-            + (
-                A_MEAN
-                if self.total_k3 > 0 and of_mean < 0.25 < of_sum
-                else "it is scaled down or held at a limit, or loses tokens"
-            ),
+            f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: {why}",
             "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",
             evidence,
             severity=Severity.CRITICAL,

@@ -168,8 +168,8 @@ class Diagnosis:
 
 
 def check_threshold(option: str, threshold: str, checks: Sequence[str]) -> None:
-    """Raise UserError, before any work, if ``threshold``, the value of the option ``option``, is neither one of the
-    names ``checks`` nor a severity; the message names the nearest of them."""
+    """Raise UserError if ``threshold`` is neither a severity nor one of the names ``checks``. The message names the
+    option ``option`` and the nearest valid value."""
     known = [*(severity.label for severity in Severity), *checks]
     if threshold not in known:
         raise UserError(f"{option}: {unknown_name('issue or severity', threshold, known)}")

@@ -212,7 +212,7 @@ class Line:
     @property
     def per_response(self) -> bool:
         """Whether the mean of x + k3 (`k3`) is mainly one number for all responses and does not grow with the length.
-        If the mean of x is above 0 (`above_0`), it is judged instead, because k3 says little where x is large."""
+        If the mean of x is above 0 (`above_0`), x is judged in place of x + k3: k3 says little where x is large."""
         a, b, a_error, _ = self._fitted(self.x if self.above_0 else self.x + self.k3)
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
@@ -285,7 +285,7 @@ def grows_with(x: Floats, along: Floats) -> bool:
     return sum(rng.permutation(x) @ away >= x @ away for _ in range(4999)) < 5
 
 
-def parted(x: Floats, factor: float = JUMP) -> int | None:
+def separated(x: Floats, factor: float = JUMP) -> int | None:
     """Return the first index, 2 to N - 3, from which on the values x (N,) exceed ``factor`` times all before them."""
     return next((k for k in range(2, len(x) - 2) if x[k:].min() > factor * x[:k].max() > 0), None)
 
@@ -294,6 +294,8 @@ def bend(x: Floats) -> tuple[int, bool]:
     """Return the index from which on the values x (N,) rise, and whether they do so by a step: of all curves that are
     level up to one value and then rise as a line or its square, and of all steps from one level to another, the one
     that fits x best begins there, unless x jumps suddenly. If the values before it rise too, the index is 0."""
+    if at := separated(x, SUDDEN):
+        return at, True
     place = np.arange(len(x))
 
     def rest(shape: Floats) -> float:
@@ -303,4 +305,4 @@ def bend(x: Floats) -> tuple[int, bool]:
     shapes = [(np.maximum(place - k, 0.0) ** power, k + 1, False) for k in range(len(x) - 1) for power in (1, 2)]
     shapes += [((place >= k) * 1.0, k, True) for k in range(1, len(x))]
     _, first, step = min(shapes, key=lambda one: rest(one[0]))
-    return (at, True) if (at := parted(x, SUDDEN)) else (0, False) if first > 2 and rises(x[:first]) else (first, step)
+    return (0, False) if first > 2 and rises(x[:first]) else (first, step)

@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, bend, grows_with, parted
+from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, bend, grows_with, separated
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
@@ -201,7 +201,7 @@ class Mismatch:
         if not self.of_E and (of_lag := self._of_lag()):
             return Cause(of_lag, OF_LAG, small=of_lag)
         sizes, rows = np.sqrt(line.by_rollout[1]), np.unique(line.rollout, return_counts=True)[1]
-        if (rise > RISE or (rows.min() >= SERIES and parted(sizes))) and last > LARGE / 4:
+        if (rise > RISE or (rows.min() >= SERIES and separated(sizes))) and last > LARGE / 4:
             at, step = bend(sizes)
             if step:
                 what = (

@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import SENT, bend, parted, rises
+from analysis.doctor.line import SENT, bend, rises, separated
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog import metric_names as metric
@@ -135,7 +135,7 @@ def mismatch_trend(p: Patient) -> Answer:
     for label, values in differences.items():
         x = np.abs(values[:, 1])
         quarter = max(len(x) // 4, 1)
-        if not parted(x) and not (len(x) >= LINES and x[-quarter:].mean() > 1.5 * x[:quarter].mean() and rises(x)):
+        if not separated(x) and not (len(x) >= LINES and x[-quarter:].mean() > 1.5 * x[:quarter].mean() and rises(x)):
             continue
         first, step = bend(x)
         at = first if step else None
@@ -208,8 +208,8 @@ what is wrong."""
 
 
 def from_metrics(p: Patient) -> dict[str, Answer]:
-    """Return the answers of the checks in `IN_METRICS`, for a run without rows. A share is the mean of its last quarter
-    of lines (at least ``LINES``), whose interval takes them as independent."""
+    """Return the answers of the checks in `IN_METRICS`, for a run without rows. Each judges a share: its mean over the
+    last quarter of the lines (at least ``LINES``), with an interval that takes lines as independent."""
     answers = {}
     for check, (name, warning, critical, fix, text) in IN_METRICS.items():
         values = p.metric(name)

@@ -219,8 +219,8 @@ class Converter:
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
     def _tokens(self, columns: ChunkColumns, rollout: Floats, first: Mask) -> dict[str, Any]:
-        """Return by name what log-probabilities give for each response (N,), whose rollouts are ``rollout`` (N,): its
-        log-ratios and, if they are lists, its length and the sums of squares and of k3 over its tokens.
+        """Return columns of the gradient log, by name, that are made of log-probabilities: log-ratios and, of lists,
+        the length and the sums of squares and of k3 over tokens. ``rollout`` (N,) is the rollout of each response.
 
         If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
         ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0."""

@@ -261,7 +261,7 @@ class Watch:
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])
 
     def finished(self) -> TokenDigest | None:
-        """Return the digest; None if no token has two log-probabilities and no column holds means of them."""
+        """Return the digest; None if no token has log-probabilities of two policies, and no column holds means."""
         digest, n, confident = self.digest, self.digest.tokens, self.digest.confident
         if not n:
             return digest if digest.means else None

@@ -67,7 +67,6 @@ def test_a_false_statement_is_refused_with_coqs_first_error(changed):
 
 
 @needs_coq
-@pytest.mark.slow
 def test_a_changed_statement_a_goal_given_up_and_a_changed_definition_are_seen(changed):
     """The rate of the second of two strata is written otherwise: no statement changes by it, the definition does."""
     equivalence = r"<-> (forall s, In s strata -> 0 < p s -> a s = a_bar strata)\.\nProof\..*?Qed\."
