@@ -98,7 +98,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
     from tqdm import tqdm  # imported here, as pandas is by the others, so that --help does not wait for them
 
     from analysis.run import analyse_runs
-    from analysis.tables.files import folder_name, options_of, read_analysis
+    from analysis.tables.files import COLUMNS, folder_name, options_of, read_analysis
     from analysis.tables.printed import compared, printed
 
     options = Options(
@@ -144,7 +144,7 @@ def analyse_command(arguments: list[str] | None = None) -> int:
         lines = [*compared(analyses, partition, on), "other rules: fspo analyse RUN, of one run"]
     print(*lines, sep="\n")
     where = ", ".join(str(path / folder_name(partition, on)) for path in summaries)
-    print(f"tables: {where} (make docs writes what each column is)")
+    print(f"tables: {where} ({COLUMNS} says what each column is)")
     view = options_of(partition, on)
     print(next_step("figures" if view else "report", summaries, view))
     return 1 if any(summary["integrity"]["pass"] is False for summary in summaries.values()) else 0

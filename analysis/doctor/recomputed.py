@@ -8,17 +8,7 @@ import numpy as np
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
 from analysis.doctor.patient import Ints, Rows
 from analysis.log.rows import numbered, repeated
-from analysis.rules.estimator_fit import (
-    CONSTANT,
-    NO_LINE,
-    NOT_CENTRED,
-    SLOPES,
-    UNRELATED,
-    WRONG,
-    ZEROED,
-    EstimatorFit,
-    estimator_fit,
-)
+from analysis.rules import estimator_fit as estimators
 from analysis.rules.recompute import FIRST, FOLLOWS_FROM, Compared, recompute
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import Rule
@@ -115,26 +105,28 @@ def _column_answer(check: str, compared: dict[str, Compared], rollout: Ints) -> 
 def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     """Check whether an estimator makes the advantages of the rewards of each group: the ``configured`` one, if it is
     named. ``imported`` says that the log was made from another trainer's table."""
-    fit = EstimatorFit(np.zeros(0, np.int64), {})
+    fit = estimators.EstimatorFit(np.zeros(0, np.int64), {})
     if rows.has("reward", "advantage"):
         sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
-        fit = estimator_fit(rows.columns, int(sizes[times == times.max()][-1]))
+        fit = estimators.estimator_fit(rows.columns, int(sizes[times == times.max()][-1]))
     groups = len(fit.rollout)
     if not groups:
         return not_checked("no complete group with rewards and an advantage other than 0")
     fits = {name: int(which.sum()) for name, which in fit.fits.items()}
-    most = sorted((n for n in (*WRONG, *SLOPES) if fits[n]), key=lambda n: -fits[n])[:3]
+    most = sorted((n for n in (*estimators.WRONG, *estimators.SLOPES) if fits[n]), key=lambda n: -fits[n])[:3]
     evidence = [
-        Evidence(f"groups whose A is {'' if n in WRONG else 'of '}{n}", fits[n] / groups, unit="share") for n in most
+        Evidence(f"groups whose A is {'' if n in estimators.WRONG else 'of '}{n}", fits[n] / groups, unit="share")
+        for n in most
     ]
-    bad = [n for n in WRONG if fits[n] > WRONG_GROUPS * groups]
-    if bad and imported and {*bad} <= {ZEROED, NO_LINE}:
+    bad = [n for n in estimators.WRONG if fits[n] > WRONG_GROUPS * groups]
+    if bad and imported and {*bad} <= {estimators.ZEROED, estimators.NO_LINE}:
         return not_checked("A is no line in the imported reward, which may be a part of the reward alone")
     if bad:
         worst = max(bad, key=lambda n: fits[n])
         split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
-        split = split if imported and worst in (NOT_CENTRED, ZEROED, NO_LINE) else ""
-        partial = imported and worst in (NOT_CENTRED, CONSTANT)  # so are those of groups of which responses are missing
+        split = split if imported and worst in (estimators.NOT_CENTRED, estimators.ZEROED, estimators.NO_LINE) else ""
+        # Groups of which responses are missing have such advantages too.
+        partial = imported and worst in (estimators.NOT_CENTRED, estimators.CONSTANT)
         if partial:
             split = f"if the file lacks responses of these groups (one process's file, say), import all files; {split}"
         return found(
@@ -144,13 +136,13 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
             *evidence,
             since=min(int(fit.rollout[fit.fits[n]].min()) for n in bad),
             # A critic makes advantages that do not follow the reward, too.
-            severity=Severity.WARNING if partial or worst == UNRELATED else Severity.CRITICAL,
+            severity=Severity.WARNING if partial or worst == estimators.UNRELATED else Severity.CRITICAL,
         )
-    best = max(SLOPES[:-1], key=lambda n: fits[n])
+    best = max(estimators.SLOPES[:-1], key=lambda n: fits[n])
     named = configured or best
     if fits[named] >= (1 - WRONG_GROUPS) * groups:
         return clear(f"A is the reward by the estimator {named}", *evidence)
-    if configured is None and (imported or fits[SLOPES[-1]] < groups):
+    if configured is None and (imported or fits[estimators.SLOPES[-1]] < groups):
         return clear("A is a line in the reward through the group's mean; its slope is none of ours", *evidence)
     likely = f"it is of {best}" if fits[best] > 0.9 * groups else "its scale is of no estimator"
     return found(

@@ -8,6 +8,7 @@ are summed first and then divided once (docs/theory.md section 5, "Population co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ from fspo.gradlog import GradLog, read_log
 from fspo.rules import importance_weight
 from fspo.stats.bins import Bins
 from fspo.stats.clusters import dense
+
+Read = tuple[GradLog, Ints, NDArray[np.float32]]
+"""A block's rows, the numbers of those with a score, and their scores (`GradLog.scores`)."""
 
 
 class Vectors(NamedTuple):
@@ -100,7 +104,7 @@ LEFT_OUT = {
 
 @dataclass
 class ScoredWindows:
-    """Reads the scores of a run block by block, so that memory holds one block at a time.
+    """Reads the scores of a run block by block, the next one while one is used, so that memory holds two at a time.
 
     Left out are scores that are not finite or whose stored direction is not of unit norm.
 
@@ -122,29 +126,36 @@ class ScoredWindows:
         self.notes = Notes()
         if not self.run.counts.get("scores_taken"):
             return
-        wanted = [
-            *("rollout", "step", "prompt_id", "response_id", "length", "log_ratio"),
-            *("score_status", "score_norm", "score_unit", self.run.partition.column),
-        ]
-        for first, known in self.run.windows(self.size):
-            rollouts = int(known.rollout.min()), int(known.rollout.max())
-            try:
-                log = read_log(self.run.path, columns=wanted, rollouts=rollouts)
-            except UserError as error:
-                # The files are damaged. Note this and go on with the next block: only this one's scores are lost.
-                self.notes += Notes(damage=(f"the sketches of rollouts {rollouts[0]} to {rollouts[1]}: {error}",))
-                continue
-            self.notes += Notes(damage=tuple(log.damage))
-            yield from self._window(first, known, log)
+        with ThreadPoolExecutor(1) as reader:
+            blocks = ((first, known, reader.submit(self._read, known)) for first, known in self.run.windows(self.size))
+            coming = next(blocks, None)
+            while coming:
+                block, coming = coming, next(blocks, None)
+                yield from self._window(*block)
 
-    def _window(self, first: int, known: Rows, log: GradLog) -> Iterator[ScoredWindow]:
+    def _read(self, known: Rows) -> Read:
+        """Read a block's rows ``known`` again, with the columns of scores."""
+        names = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio")
+        wanted = [*names, "score_status", "score_norm", "score_unit", self.run.partition.column]
+        first, last = int(known.rollout.min()), int(known.rollout.max())
+        try:
+            log = read_log(self.run.path, columns=wanted, rollouts=(first, last))
+        except UserError as error:
+            raise UserError(f"the sketches of rollouts {first} to {last}: {error}") from None
+        return log, *log.scores()
+
+    def _window(self, first: int, known: Rows, read: Future[Read]) -> Iterator[ScoredWindow]:
         """Yield a block's scored rows, first those in the first epoch, then those of later epochs.
 
-        ``known`` are the block's training rows that can be analysed, read without scores. ``log`` are all training
-        rows of the same rollouts, read again with the columns of scores."""
-        if "score_unit" not in log:
+        ``known`` are the block's training rows that can be analysed, read without scores. ``read`` brings all training
+        rows of the same rollouts, with scores."""
+        try:
+            log, at, psi = read.result()
+        except UserError as error:
+            # The files are damaged. Note this and go on with the next block: only this one's scores are lost.
+            self.notes += Notes(damage=(str(error),))
             return
-        at, psi = log.scores()
+        self.notes += Notes(damage=tuple(log.damage))
         if not len(at):
             return
         place = row_names(known.rollout, known.step, known.response).get_indexer(

@@ -20,7 +20,7 @@ from analysis.tables.moments import MomentRow, ScalingRow
 from analysis.tables.noise_floor import NoiseRow
 from analysis.tables.over_time import OverTimeRow, TrainingRow
 from analysis.tables.population import PopulationRow
-from analysis.tables.typed_rows import RunKey, frame, names
+from analysis.tables.typed_rows import RunKey, columns, frame, names
 from fspo.base.errors import UserError
 from fspo.base.files import refuse_foreign, whole_file, write_text, writing
 from fspo.gradlog.files import log_files
@@ -41,6 +41,9 @@ TABLES: dict[str, Any] = {
 }
 """The tables of an analysed run, by name of the table's file: the named tuple whose fields are the table's columns."""
 
+COLUMNS, DESCRIBED = "columns.csv", ["table", "column", "meaning", "unit"]
+"""The file that says what each column of the tables is, and its own columns."""
+
 
 def folder_name(partition: Partition = LENGTH, on: str = UPDATE.on) -> str:
     """Return the name of the folder of an analysis's tables: ``analysis``, or ``analysis-on-engine-by-entropy`` if the
@@ -58,13 +61,13 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder in which the analysis would overwrite files that it did not write.
 
     Raise UserError if the folder holds such a file, or is itself a file."""
-    ours = {SUMMARY: '"integrity"', "sweep.csv": "run,setting,value,rule"}
+    ours = {SUMMARY: '"integrity"', "sweep.csv": "run,setting,value,rule", COLUMNS: ",".join(DESCRIBED)}
     ours |= {f"{name}.csv": ",".join(RunKey._fields) for name in TABLES}
     refuse_foreign(folder, ours, "fspo analyse")
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
-    """Write every table as CSV and Parquet, and last summary.json, whose presence says that the tables are complete."""
+    """Write every table as CSV and Parquet, what their columns are, and last summary.json: then all are complete."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)
@@ -73,6 +76,9 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapp
             table.to_csv(part, index=False)
         with whole_file(folder / f"{name}.parquet") as part:
             table.to_parquet(part, index=False)
+    described = [(name, c.name, c.meaning, c.unit) for name, row in TABLES.items() for c in columns(row)]
+    with whole_file(folder / COLUMNS) as part:
+        pd.DataFrame(described, columns=DESCRIBED).to_csv(part, index=False)
     write_json(folder / SUMMARY, summary)
 
 

@@ -13,6 +13,7 @@ from analysis.log.partition import LENGTH, Partition
 from analysis.log.ratio import CORRECTED
 from analysis.tables.acceptance import FACTOR
 from analysis.tables.moments import FAIR_SHARES
+from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, CORRECTIONS, OF_CLIP_RULES
 from fspo.stats.clusters import TOO_FEW
 from fspo.stats.intervals import PERCENT
@@ -80,7 +81,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
 
 def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:
     """Return a line for each of several runs, by name: the clip rates of the rule that trained it, of all lengths and
-    of two bins, and their slope.
+    of two bins, and their slope. A last line has the rewards.
 
     The two bins are the first and the last in which the clip rate of every run whose rule is known is known."""
     known = {name: _first_epoch(tables) for name, tables in analyses.items()}
@@ -96,7 +97,15 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     for name, (_, slopes, _) in known.items():
         cells = _rates(own[name], slopes, ends["bin"]) if name in own else ["-"] * 5
         lines.append((f"  {name}", cells))
-    return _columns(lines)
+    return [*_columns(lines), *_rewards(analyses)]
+
+
+def _rewards(analyses: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[str]:
+    told = []
+    for name, training in ((name, tables["training"]) for name, tables in analyses.items()):
+        values = training.loc[(training["name"] == metric.REWARD) & (training["phase"] == "train"), "value"]
+        told += [f"{name} {values.iloc[-max(len(values) // 4, 1) :].mean():.2f}"] if len(values) else []
+    return [f"mean reward in the last quarter of the rollouts: {', '.join(told)}"] if told else []
 
 
 def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition) -> Line:

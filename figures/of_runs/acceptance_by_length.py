@@ -11,22 +11,10 @@ from matplotlib.figure import Figure
 
 from analysis.log.partition import LENGTH, Partition
 from figures import layout, marks, scales
+from figures import tables as reading
 from figures.of_runs.acceptance_series import floors, theory_rows
 from figures.style import GREY, Style, looks, styled
-from figures.tables import (
-    Frame,
-    NothingToDraw,
-    Tables,
-    count_words,
-    drawable,
-    first_use,
-    need,
-    plain_outside,
-    prefer,
-    split,
-    view_words,
-    views,
-)
+from figures.tables import Frame, NothingToDraw, Tables
 from fspo.stats.intervals import PERCENT
 
 TITLE = "Band acceptance by length"
@@ -56,13 +44,13 @@ def rows(tables: Tables) -> Frame:
     The column ``panel`` names the panel. In a panel for a target acceptance all rules meet the target on one log; a
     further panel shows the rules with which the runs were trained."""
     found = tables["acceptance"]
-    found = first_use(prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
-    found = views(need(found, "no rows of band acceptance"))
-    drawable(found)
+    found = reading.first_use(reading.prefer(found[found["measure"] == "band"], "subset", "all", "nonzero"))
+    found = reading.views(reading.need(found, "no rows of band acceptance"))
+    reading.drawable(found)
     kept = []
-    for part in split(found).values():
+    for part in reading.split(found).values():
         if part["log"].iloc[0]:  # on one log, what happens outside a band does not change its band acceptance
-            part = pd.concat([plain_outside(own) for _, own in part.groupby("rule")])
+            part = pd.concat([reading.plain_outside(own) for _, own in part.groupby("rule")])
         kept.append(part)
     return pd.concat(kept)
 
@@ -100,8 +88,8 @@ def caption(tables: Tables) -> str:
     noise = floors(tables)[["run", "name"]].drop_duplicates()
     words = "; ".join(f"{run}, {source}" for run, source in noise.itertuples(index=False))
     return CAPTION.format(
-        what=view_words(found),
-        n=count_words(found.loc[found["bin"] < 0, "count"]),
+        what=reading.view_words(found),
+        n=reading.count_words(found.loc[found["bin"] < 0, "count"]),
         by=tables.bin_word,
         curves=CURVES if tables.by_length else "",
         details=CURVE_DETAILS if tables.by_length else "",
@@ -115,7 +103,7 @@ def figure(tables: Tables, style: Style) -> Figure:
     found = rows(tables)
     theory, noise = theory_rows(found, tables), floors(tables)
     bins = found[(found["bin"] >= 0) & (found["count"] > 0)]
-    panels = {panel: part for panel, part in split(bins).items() if part["estimate"].notna().any()}
+    panels = {panel: part for panel, part in reading.split(bins).items() if part["estimate"].notna().any()}
     if not panels:
         raise NothingToDraw("no bin has a finite acceptance")
 

@@ -180,10 +180,10 @@ class GradLog:
         """Return the numbers (M,) of the rows with a score, and their scores psi (M, D), float32.
 
         A score is the product of the stored unit vector and the stored norm."""
+        if "score_unit" not in self:
+            return np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
         taken = self.column("score_status") == "ok"
         index = np.flatnonzero(taken & self.table["score_unit"].is_valid().to_numpy())
-        if index.size == 0:
-            return index, np.zeros((0, 0), np.float32)
         units = self.table["score_unit"]
         units = (units if len(index) == len(units) else units.take(index)).combine_chunks()
         flat = units.flatten().to_numpy(zero_copy_only=False).reshape(-1, units.type.list_size)

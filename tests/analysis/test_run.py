@@ -30,10 +30,11 @@ def written(tmp_path_factory, fspo_run):
 
 def test_every_table_is_there_twice_and_summary_is_json(written):
     folder = written / "analysis"
+    described = pd.read_csv(folder / "columns.csv")
     for name, row in TABLES.items():
         csv, parquet = pd.read_csv(folder / f"{name}.csv"), pd.read_parquet(folder / f"{name}.parquet")
         assert list(csv.columns) == list(parquet.columns)
-        assert tuple(csv.columns) == names(row)
+        assert tuple(csv.columns) == tuple(described.loc[described["table"] == name, "column"]) == names(row)
         assert len(csv) == len(parquet)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["integrity"]["pass"]

@@ -12,19 +12,7 @@ from analysis.log.loading import load_run
 from fspo.repro.presets import PRESETS, planned
 from fspo.repro.stages import DIVERGED
 from fspo.rules import preset
-from studies import findings
-from studies.described import (
-    SeedKey,
-    bin_rates,
-    describe,
-    lost,
-    of_centres,
-    of_lengths,
-    of_ranges,
-    of_strata,
-    of_tables,
-    of_trained,
-)
+from studies import described, findings
 from tests.record.make_record import LOGS
 
 
@@ -112,7 +100,7 @@ def test_default_ranges_by_hand():
     40 is .03 sqrt(40) = .19: the same two. gspo's is .0003 x 40 = .012 below, .016 above, and at length 10 .003 and
     .004: four responses, those whose S has the sign of A.
     """
-    found = {(q, of, rule, setting): value for q, of, rule, setting, value in of_ranges(Few())}  # type: ignore[arg-type]
+    found = {(q, of, rule, setting): value for q, of, rule, setting, value in described.of_ranges(Few())}  # type: ignore[arg-type]
     rates = {rule: found["clip rate", "A != 0", rule, "default"] for rule in ("rloo", "gspo", "fspo")}
     assert rates == {"rloo": 2 / 8, "gspo": 4 / 8, "fspo": 2 / 8}
     assert found["clip rate", "A < 0", "rloo", "default"] == pytest.approx((1 + 0.5) / (4 + 1))
@@ -122,7 +110,9 @@ def test_default_ranges_by_hand():
 
 
 def test_descriptions_of_a_log():
-    numbers, bins, rollouts = describe(LOGS / "fspo-kl", SeedKey("chain-add", "equal", 41), "fspo", 7)
+    numbers, bins, rollouts = described.describe(
+        LOGS / "fspo-kl", described.SeedKey("chain-add", "equal", 41), "fspo", 7
+    )
     by_epoch = {n.responses: n.value for n in numbers}
     assert not bins
     assert set(by_epoch) >= {"A != 0, first epoch", "A < 0", "A > 0"}
@@ -148,7 +138,7 @@ def test_numbers_of_an_analysis_stand_under_their_rule_and_clip_rate():
     }
     tables["cosine"] += [rule | {"target": 0.95, "outside": "cap", "bin": -1, "estimate": 0.6}]
     tables["lre"] += [rule | {"source": "given", "target": np.nan, "measure": "update", "norm": "inf", "estimate": 3}]
-    found = of_tables({name: pd.DataFrame(rows) for name, rows in tables.items()})
+    found = described.of_tables({name: pd.DataFrame(rows) for name, rows in tables.items()})
     assert {(q, of, rule, s): v for q, of, rule, s, v in found} == pytest.approx({
         ("exponent of the spread", "A < 0", "", ""): 0.6,
         ("drift per token", "A < 0", "", ""): -0.1,
@@ -177,7 +167,7 @@ def test_both_edges_clip_when_all_responses_count():
     rows.length, rows.A, rows.updates = np.resize([10.0, 40], 40), np.zeros(40), np.repeat([1, 2], 20)
     rows.S = np.linspace(-1, 1, 40) * np.sqrt(rows.length) / 10
     assert np.flatnonzero(clipped_offline(preset("fspo").rule, rows, 0.05, "band")).tolist() == [0, 39]  # type: ignore
-    slopes = {(of, rule, s): v for q, of, rule, s, v in of_lengths(Clipped(), Clipped()) if q == "slope"}  # type: ignore
+    slopes = {(of, rule, s): v for q, of, rule, s, v in described.of_lengths(Clipped(), Clipped()) if q == "slope"}  # type: ignore
     assert slopes["all", "rloo", "15%"] > slopes["all", "fspo", "15%"] > slopes["all", "gspo", "15%"]
 
 
@@ -185,7 +175,7 @@ def test_a_run_that_clips_is_counted_by_epoch_and_sign():
     rows = Few()
     rows.used, rows.side = np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([-1, 0, 0, 0, -1, 1, 0, -1])
     rows.take = lambda which: rows  # type: ignore[method-assign]
-    found = {of: value for _, of, _, _, value in of_trained(rows)}  # type: ignore[arg-type]
+    found = {of: value for _, of, _, _, value in described.of_trained(rows)}  # type: ignore[arg-type]
     assert found == pytest.approx({
         "A != 0, first epoch": 1 / 4, "A != 0, later epochs": 3 / 4, "A < 0": 3.5 / 5, "A > 0": 1.5 / 5
     })  # fmt: skip
@@ -212,14 +202,14 @@ def test_clip_rates_by_length_add_up():
     rows = Few()
     rows.length, rows.A = np.repeat([10.0, 16], 30), np.resize([-1.0, 1], 60)
     rows.S, rows.updates = rng.normal(size=60) * np.sqrt(rows.length), np.ones(60, int)
-    found = [row for row in bin_rates(rows) if row[0] == "fspo" and row[1:3] == (0.05, "both")]  # type: ignore[arg-type]
+    found = [row for row in described.bin_rates(rows) if row[0] == "fspo" and row[1:3] == (0.05, "both")]  # type: ignore[arg-type]
     assert [row[3:5] for row in found] == [(1, 16), (16, 32)]  # the edge belongs to the bin above
     assert sum(row[6] * row[7] for row in found) == pytest.approx(3)
 
 
 def test_losses_between_strata_by_hand():
     """Three of four are kept, a = .75: M / a - 1 is 1/3 or -1. Of length 0 one of two is kept, of length 1 both."""
-    found = lost(np.array([True, False, True, True]), {"length": np.array([0, 0, 1, 1])})
+    found = described.lost(np.array([True, False, True, True]), {"length": np.array([0, 0, 1, 1])})
     assert found["all"] == pytest.approx([1 / 3, -1, 1 / 3, 1 / 3])
     assert found["length"] == pytest.approx([-1 / 3, -1 / 3, 1 / 3, 1 / 3])
 
@@ -227,9 +217,9 @@ def test_losses_between_strata_by_hand():
 def test_strata_and_centres_of_a_log():
     run = load_run(LOGS / "fspo-kl")
     rows = first_epoch(run.rows)
-    shares = {(of, rule, rate): x for of, _, rule, rate, x in of_strata(run, rows)}
+    shares = {(of, rule, rate): x for of, _, rule, rate, x in described.of_strata(run, rows)}
     assert {of.rpartition(" of ")[2] for of, _, _ in shares} == {"length", "sign", "length and sign"}
-    some = {(of, rate): x for of, _, _, rate, x in of_centres(rows, rows)}
+    some = {(of, rate): x for of, _, _, rate, x in described.of_centres(rows, rows)}
     for rate in (0.05, 0.15):
         plain = slope(clipped_offline(preset("fspo").rule, rows, rate), rows.length)
         assert some["slope, centre 0", f"{rate:.0%}"] == plain

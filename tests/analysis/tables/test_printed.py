@@ -1,6 +1,7 @@
 """The lines that ``fspo analyse`` prints of the tables, from tables made by hand."""
 
 import math
+from typing import Any
 
 import pandas as pd
 
@@ -9,6 +10,7 @@ from analysis.tables.printed import DASH, compared, direction, fair_exponents, w
 
 NAN = math.nan
 FIRST = {"use": "first", "outside": "drop"}
+KINDS = ("acceptance", "trend", "training")
 SPANS = [(1, 10), (10, 100), (100, 200)]
 
 
@@ -26,8 +28,10 @@ def slope(rule: str, source: str, target: float, *values: float, **others: objec
     return key | dict(zip(("slope", "ci_low", "ci_high"), values, strict=True))
 
 
-def tables(acceptance: list[dict[str, object]], trend: list[dict[str, object]]) -> dict[str, pd.DataFrame]:
-    return {"acceptance": pd.DataFrame(acceptance), "trend": pd.DataFrame(trend)}
+def tables(acceptance: list[dict[str, object]], trend: list[dict[str, object]], *rewards: float) -> dict[str, Any]:
+    training = [{"name": "reward", "phase": "train", "value": reward} for reward in rewards]
+    training += [{"name": "reward", "phase": "eval", "value": 9.0}, {"name": "clip", "phase": "train", "value": 9.0}]
+    return {name: pd.DataFrame(x) for name, x in zip(KINDS, (acceptance, trend, training), strict=True)}
 
 
 DECOYS = [
@@ -74,15 +78,17 @@ def test_rates_are_of_later_epochs_where_no_first_epoch_follows_an_update():
 
 
 def test_several_runs_are_told_by_their_own_rules_in_bins_that_all_of_them_know():
-    def run(rule: str, *shares: float) -> dict[str, pd.DataFrame]:
+    def run(rule: str, *shares: float) -> dict[str, Any]:
         acceptance = kept(rule, "trained", NAN, *shares) + kept("rloo", "matched", 0.95, 0.5, 0.5, 0.5)
-        return tables(acceptance, [slope(rule, "trained", NAN, -0.1, -0.2, 0.0)])
+        rewards = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0) if rule == "fspo" else ()
+        return tables(acceptance, [slope(rule, "trained", NAN, -0.1, -0.2, 0.0)], *rewards)
 
     head, *lines = compared({"a": run("fspo", 0.9, 0.8, 0.6), "b": run("gspo", NAN, 0.9, 0.97)}, LENGTH, "update")
     assert "10 to 99 tokens  100 to 199 tokens" in head  # the shortest are not known of b
     assert [" ".join(line.split()) for line in lines] == [
         "a 50.0 % 20.0 % 40.0 % 2 +10.0 [-0.0, +20.0]",
         "b 50.0 % 10.0 % 3.0 % 0.3 +10.0 [-0.0, +20.0]",
+        "mean reward in the last quarter of the rollouts: a 0.85",
     ]
     none = tables(kept("none", "trained", NAN, 1, 1, 1), [slope("x", "trained", NAN, 0, 0, 0)])
     unknown = tables(kept("rloo", "matched", 0.95, 0.5, 0.5, 0.5), [slope("rloo", "matched", 0.95, 0, 0, 0)])
