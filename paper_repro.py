@@ -21,7 +21,7 @@ from fspo.repro.stages import Stages, provenance, put_aside, rollouts_done, run_
 DESCRIPTION = """Reproduce the claims about FSPO on this machine: each with the numbers of every seed and a verdict.
 
 examples:
-  fspo reproduce                          the quick preset: 10 to 15 minutes on two cores
+  fspo reproduce                          the quick preset: 6 to 10 minutes on two cores
   fspo reproduce --preset paper           three tasks, fresh seeds: hours on two cores
   fspo reproduce --preset paper --tasks products --estimates other/estimates.csv
   fspo reproduce --force analysis         do this stage again, and those after it
