@@ -1,10 +1,10 @@
 """What a check is, how its outcome is judged, and when the suite reports success.
 
 A check compares a formula of ``fspo.theory`` or a rule of ``fspo.rules`` with an independent computation. Two things
-show that it could have failed. Its near misses are false neighbours of the statement: one that passes is a
-failure of the suite. Its resolution is measured: evidence is gathered once and the statement is judged on it as it
-stands and made false by a number x, larger and larger, in one of its parts at a time; the resolution is the smallest x
-that is noticed in every part."""
+show that it could have failed. Its near misses are false neighbours of the statement: one that passes is a failure of
+the suite. Its resolution is measured: evidence is gathered once, and the statement is judged on it as it stands and
+made false by numbers x from 1e-16 to 1, in one of its parts at a time; the resolution is the smallest x that is noticed
+in every part."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def weight_acceptance(rule: Rule, lengths: ArrayLike, mu: float, sigma: float, m
     """Return the weight acceptance b(l): the mean of the weight w = exp(S), counted as 0 where S is outside the band,
     over its mean everywhere, if S is N(mu l, sigma^2 l).
 
-    A rule that drops responses beyond both edges leaves this share. ``mu`` is in nats per token, ``sigma`` in nats per
+    A mask, which drops responses on both sides, leaves this share. ``mu`` is in nats per token, ``sigma`` in nats per
     root token, ``m`` the drift of the band, nats per token. Weighting by w shifts the mean of S from mu l to (mu +
     sigma^2) l (docs/theory.md T9)."""
     sigma = number("sigma", sigma, 0, above=True, why="nats per root token")

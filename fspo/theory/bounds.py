@@ -58,16 +58,16 @@ def worst_lre(
     It is the largest acceptance over the least, less 1 (docs/theory.md T3, section 3). A length whose S has its mean
     off the band's centre by x and its spread off by the factor s is accepted with F(x, s) = Phi((u_hi + x)/s) - Phi((x
     - u_lo)/s), Phi the normal distribution function. In x this rises to x* = (u_lo - u_hi)/2 and falls after it; in s
-    it falls if x is within a half-width of x*, else it rises and then falls. So the least value is at a corner of the
-    rectangle, the largest at the x nearest to x*, at the least s if within a half-width, else at the s nearest to the
-    root of its derivative.
+    it falls if |x - x*| is at most h = (u_lo + u_hi)/2, else it rises and then falls. So the least value is at a corner
+    of the rectangle; the largest is at the x nearest to x*, and there at the least s if |x - x*| <= h, else at the s
+    nearest to the root of its derivative.
 
     Parameters
     ----------
     u_lo, u_hi : float, >= 0, not both 0
         Half-widths of the band in nominal standard deviations of S.
     drift : two floats
-        Least and largest error of the centre, in nominal standard deviations of S.
+        Least and largest error of the centre (centre less mean of S), in nominal standard deviations of S.
     scale : two floats, > 0
         Least and largest standard deviation of S, over the nominal one.
 
@@ -79,8 +79,7 @@ def worst_lre(
     Raises
     ------
     UserError
-        If the band has no width, or a range is empty.
-    """
+        If the band has no width, or a range is empty."""
     u_lo, u_hi = number("u_lo", u_lo, 0), number("u_hi", u_hi, 0)
     x = numbers("drift", drift, why="least and largest drift error")
     s = numbers("scale", scale, 0, above=True, why="least and largest spread over the nominal one")
@@ -105,8 +104,8 @@ def worst_lre(
 
 
 def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
-    """Return a bound on how far the acceptance at each length is from the Gaussian model's if token log-ratios are
-    independent and have one distribution.
+    """Return a bound (K,), at each of K lengths, on how far the acceptance is from the Gaussian model's if token
+    log-ratios are independent and have one distribution.
 
     ``rho3`` is the third absolute standardised moment of a token log-ratio s: E|s-mu|^3/sigma^3, at least 1 (T4)."""
     rho3 = number("rho3", rho3, 1, why="E|s-mu|^3/sigma^3 is at least 1 (Jensen); check the moments")
@@ -114,7 +113,7 @@ def berry_esseen_bound(rho3: float, lengths: ArrayLike) -> Floats:
 
 
 def ar1_variance_ratio(ar: float, lengths: ArrayLike) -> Floats:
-    """Return Var(S) / (l sigma^2) at length l if token log-ratios are a stationary Gaussian AR(1) process (T4).
+    """Return Var(S) / (l sigma^2) at each length l if token log-ratios are a stationary Gaussian AR(1) process (T4).
 
     ``ar`` is its coefficient and sigma^2 its long-run variance. Half the absolute logarithm of this ratio is the error
     of the spread, tau in `scale_error_bound`."""

@@ -13,19 +13,18 @@ def cap_of_least_error(weights: ArrayLike, probabilities: ArrayLike, nu: float, 
     """Return the cap K with the least mean squared error of the mean of min(w, K) A psi over n responses (T11).
 
     It is the only root of n E[(w - K)_+] = nu K - E[min(w, K)], for every distribution of w (docs/proofs.md T11). The
-    difference of the two sides is linear between two weights, so the root is exact.
+    difference of the two sides is linear in K between two weights, so the root is exact.
 
     Parameters
     ----------
-    weights : array (K,), >= 0
-        Values of the importance weight w, for example those of the responses of one length.
-    probabilities : array (K,)
+    weights : array (N,), >= 0
+        Values of the importance weight w, for example those of N responses of one length, in any order.
+    probabilities : array (N,)
         Their probabilities (normalised here).
     nu : float, >= 1
         E|A psi|^2 / |E[A psi]|^2, how much noise a response has for its part of the update.
     n : float, >= 1
-        Number of responses in the update.
-    """
+        Number of responses in the update, whatever N is."""
     w, p = numbers("weights", weights, 0), numbers("probabilities", probabilities, 0)
     if w.ndim != 1 or w.shape != p.shape or not p.sum() > 0 or not w @ p > 0:
         raise UserError("weights and probabilities need one entry for each value, and a positive mean weight")

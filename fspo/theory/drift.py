@@ -32,10 +32,10 @@ def fair_centre(mean_weight: ArrayLike, variance: ArrayLike) -> Floats:
 
 
 def length_shift_bounds(rule: Rule, lengths: ArrayLike, m: float | None = None) -> tuple[Floats, Floats]:
-    """Return the least and largest p_new(l)/p_old(l) if all responses of length l end a rollout in the band (T12).
+    """Return the least and largest p_new(l)/p_old(l), (K,) both, if all responses of length l end in the band (T12).
 
-    They are e^lo and e^hi, the band's edges: the ratio is E[e^S | L = l] if both policies have the same responses of
-    length l. ``m`` is the drift of the band, nats per token; needed if the rule has one."""
+    They are e^lo and e^hi, lo and hi the band's edges: the ratio is E[e^S | L = l] if both policies have the same
+    responses of length l. ``m`` is the drift of the band, nats per token; needed if the rule has one."""
     if m is not None:
         number("m", m)
     lo, hi = rule.band(checked_lengths(lengths), m)

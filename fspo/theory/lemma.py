@@ -67,14 +67,14 @@ class CosineLemma:
 
 
 def length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
-    """Return the sharp constants of T7: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
+    """Return T7's constants times ||g||: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
 
     e_len = sum p r g is the error by unequal acceptances, r the acceptance over its mean, less 1. Over all r with LRE_2
-    <= x its largest norm is x times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x max_{|u|
-    = 1} E|<g, u> - median|. Both are attained if x is small enough that no acceptance is negative (docs/proofs.md T7).
+    <= x its largest norm is x times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x times the
+    largest E|<g, u> - median| over directions u. Both are reached if x is so small that no acceptance is negative.
 
-    The second is a maximum over the vertices of the r allowed, which are enumerated for up to 10 strata. For more
-    strata the result is the bound E|g - c| with c near the geometric median, by Weiszfeld's iteration.
+    The second is a maximum over the vertices of the set of allowed r, enumerated for up to 10 strata. For more strata
+    the result is an upper bound, E|g - c| with c near the geometric median, by Weiszfeld's iteration.
 
     Parameters
     ----------
@@ -86,8 +86,7 @@ def length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
     Returns
     -------
     kappa_inf, kappa_2 : float
-        In the unit of g; NaN where an entry of g is not finite.
-    """
+        In the unit of g, not divided by its norm; NaN where an entry of g is not finite."""
     means, shares = means[shares > 0], shares[shares > 0]
     means = means - shares @ means
     if not np.all(np.isfinite(means)):

@@ -1,2 +1,2 @@
-"""The checks: a module for each statement of docs/theory.md. In a docstring "x: of the KL" says that the resolution is
-found by multiplying the KL by 1 + x (`proofs_check.frame`). Arguments other than ``rng`` make near misses."""
+"""The checks: a module for each statement, T1 to T14, of docs/theory.md. "Falsified by x" says what a test makes false
+by a number x to measure its resolution (`proofs_check.frame`). Arguments but ``rng`` and sizes make near misses."""

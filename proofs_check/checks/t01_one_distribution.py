@@ -46,10 +46,10 @@ def band(c_lo: float, c_hi: float, gamma: float = 0.5, drift: str = "gaussian") 
 @near_miss("gamma = .45", gamma=0.45)
 @near_miss("drift dropped", drift="none")
 def gaussian(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussian") -> Test:
-    """Test that `theory.band_acceptance` of a sqrt band around the mean of Gaussian S is the probability of a standard
-    normal variable between the band's edges, in standard deviations of S, at 50 digits: at ten lengths from 1 to 10^7
-    tokens, for 60 random ranges and scales. Falsified by x, the test multiplies the stated acceptances by 1 + x. Near
-    misses have another exponent ``gamma`` of the band's growth or another ``drift``."""
+    """Test `theory.band_acceptance` of a sqrt band around the mean of Gaussian S: it is P(-u_lo <= Z <= u_hi) at 50
+    digits, Z standard normal and u the half-widths in standard deviations of S, at ten lengths from 1 to 10^7 tokens,
+    for 60 random ranges and scales. Falsified by x, the test multiplies the computed acceptances by 1 + x. Near misses:
+    with ``gamma`` .45 the band grows more slowly than S spreads; with ``drift`` none its centre is not the mean."""
     stated, exact = [], []
     for _ in range(60):
         sigma = 10 ** rng.uniform(-3, 0)
@@ -64,11 +64,11 @@ def gaussian(rng: np.random.Generator, gamma: float = 0.5, drift: str = "gaussia
 @check("T1", Method.CLOSED, "two lengths are accepted alike at gamma = H alone, by root search", "of H", 1e-7)
 @near_miss("a distribution that changes with the length", dists=(partial(special.stdtr, np.array([4.0, 40.0])),))
 def only_at_H(rng: np.random.Generator, dists: tuple[Cdf, ...] = (normal, logistic, student, skewed)) -> Test:
-    """Test that a band of half-width c L^gamma accepts two lengths alike only at gamma = H, if H is the exponent at
-    which (R - m L)/L^H of the log-ratio R has one distribution, m being the drift per token. A root search over gamma
-    finds H; the shorter length is accepted more at H - .25, the longer more at H + .25. Four H and three random pairs
-    of lengths are tried with each of ``dists``. Falsified by x, the test multiplies the stated H by 1 + x. The near
-    miss has in ``dists`` a distribution that changes with the length."""
+    """Test that a band m L + L^gamma [-c_lo, c_hi] accepts two lengths alike only at gamma = H, if (R - m L)/L^H of the
+    log-ratio R has one distribution. For each of ``dists``, four H and three random pairs of lengths a root search
+    finds this gamma; the shorter length is accepted more at H - .25, the longer at H + .25. Falsified by x, the test
+    multiplies the stated H by 1 + x. The near miss has in ``dists`` Student's distribution with 4 degrees of freedom at
+    the shorter length and 40 at the longer, so that gamma = H is not fair."""
     roots, H_of = [], []
     for dist in dists:
         for H in (0.3, 0.5, 0.65, 1.0):
@@ -92,9 +92,9 @@ def only_at_H(rng: np.random.Generator, dists: tuple[Cdf, ...] = (normal, logist
 @near_miss("one range is enough", first_alone=True)
 def all_ranges(rng: np.random.Generator, symmetric: bool = False, first_alone: bool = False) -> Test:
     """Test that bands of all ranges accept two lengths alike exactly if (S - m L)/sqrt(L), m the drift per token, has
-    one distribution at both, by exact counts on 240 pairs of distributions of a few values: the same one twice, one and
-    its mirror image, or any two. Falsified by x, the test lets S spread like L^(1/2 + x). Near misses try fewer ranges:
-    ``symmetric`` only equal ranges below and above the centre, ``first_alone`` only one."""
+    one distribution at both: exact counts on 240 pairs of random distributions of up to 5 values (the same twice, one
+    and its mirror image, or any two). Falsified by x, the test lets S spread like L^(1/2 + x). Near misses try too few
+    ranges to see a difference: ``symmetric`` only equal ranges below and above the centre, ``first_alone`` only one."""
     cases = []
     for i in range(240):
         dist = Discrete.draw(rng)
@@ -132,9 +132,9 @@ def simulated(
     draws: int = 100_000,
     **wrong: object,
 ) -> Test:
-    """Test that a sqrt band accepts every length alike, for each of ``models``, whose S is normal, skewed or
-    heavy-tailed: ``draws`` responses at each of six lengths, 4 to 4,096 tokens, pass through the rule. Falsified by x,
-    the test states acceptances that fall evenly, at the longest length to 1 - x times that at the shortest. Near misses
-    are other ``models``, and ``wrong``: arguments of `band`."""
+    """Test that a sqrt band accepts the same share at six lengths, 4 to 4,096 tokens, of S drawn from each of
+    ``models`` (normal, skewed, heavy-tailed): ``draws`` responses a length, chi-square test. Falsified by x: shares
+    that fall evenly are stated, at the longest length 1 - x times that at the shortest. Near misses: ``models`` whose S
+    does not spread like sqrt(L), and ``wrong`` arguments of `band`: gamma .48, or drift none (S has another mean)."""
     rule = band(**({"c_lo": 0.03, "c_hi": 0.045, "drift": "kl"} | wrong))  # type: ignore[arg-type]
     return all_of(*(alike(band_counts(rng, rule, model, GRID, draws), draws) for model in models))

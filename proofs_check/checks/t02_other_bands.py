@@ -28,11 +28,11 @@ def symmetric(shape: Any, edge: float) -> Rule:
 @near_miss("(l2/l1)^.45", power=0.45)
 @near_miss("mu = -.45 sigma^2", half=0.45)
 def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5, half: float = 0.5) -> Test:
-    """Test T2 (a) and the last sentence of (b), for Gaussian S of mean mu L and standard deviation sigma sqrt(L). At mu
-    = 0 the acceptance falls strictly from 1 to 10^5 tokens for the fixed band and rises strictly for the linear one,
-    for 40 random sigma. For a fixed band of half-width 10^-6 sigma, the acceptance of length l1 over that of l2 is
-    sqrt(l2/l1) at mu = 0, and e^(sigma^2 (l2 - l1)/8) times that at mu = -sigma^2/2. Falsified by x, the test adds x to
-    the exponent 1/2 of l2/l1. Near misses: ``swap`` of the bands, another ``power``, another 1/2 in mu (``half``)."""
+    """Test T2 (a) and the end of (b) on `theory.band_acceptance` for Gaussian S of mean mu L and standard deviation
+    sigma sqrt(L), 40 random sigma. At mu = 0, from 1 to 10^5 tokens, the acceptance falls strictly for a fixed band and
+    rises strictly for a linear one. For a fixed band of half-width 10^-6 sigma, the acceptance of length l1 over that
+    of l2 is (l2/l1)^(1/2) at mu = 0, and e^(sigma^2 (l2 - l1)/8) times that at mu = -sigma^2/2. Falsified by x: x is
+    added to this exponent 1/2. Near misses: ``swap`` of the bands, ``power`` .45 for it, ``half`` .45 for 1/2 in mu."""
     steps, ratios, pairs, factors = [], [], [], []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
@@ -58,10 +58,10 @@ def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5,
 @check("T2", Method.CLOSED, "(b) limits 1, 1/2, 0 of the linear band", "of the threshold", 1e-6)
 @near_miss("threshold .499 sigma^2", threshold=0.499)
 def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
-    """Test T2 (b) at 10^11/sigma^2 tokens, for Gaussian S of mean -sigma^2 L/2 and standard deviation sigma sqrt(L),
-    with 20 random sigma: the linear band accepts 1, 1/2 or 0 where its lower half-width per token is a ten-thousandth
-    above, at or a ten-thousandth below sigma^2/2. Falsified by x, the test multiplies that threshold by 1 + x. The near
-    miss has another factor ``threshold`` than 1/2 before sigma^2."""
+    """Test T2 (b) on `theory.band_acceptance` at 10^11/sigma^2 tokens, for Gaussian S of mean -sigma^2 L/2 and standard
+    deviation sigma sqrt(L), with 20 random sigma: the linear band accepts 1, 1/2 or 0 where its lower half-width per
+    token is 10^-4 (relative) above, at or below sigma^2/2. Falsified by x, the test multiplies this threshold by 1 + x.
+    The near miss, ``threshold`` .499, puts it at .499 sigma^2."""
     sigmas = 10 ** rng.uniform(-2, -0.5, 20)
 
     def test(x: float) -> Outcome:
@@ -79,9 +79,9 @@ def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
 @check("T2", Method.CLOSED, "GSPO accepts .09, .25, .31, .06; threshold .0245", "of sigma", 1e-8)
 @near_miss("sigma = .031", sigma=0.031)
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
-    """Test the example in docs/theory.md: at sigma = .03 GSPO accepts .09, .25, .31 and .06 of 10^2 to 10^5 tokens, and
-    the sigma above which it accepts no long response (T2 (b)) is .0245. `theory.band_acceptance` must also give the
-    four acceptances that mpmath gives. Falsified by x, the test multiplies ``sigma``, nats per root token, by 1 + x."""
+    """Test the example in docs/theory.md: for sigma = .03 nats per root token GSPO accepts .09, .25, .31, .06 at 10^2,
+    10^3, 10^4, 10^5 tokens; above .0245 no long response (T2 (b)). `theory.band_acceptance` must also give what mpmath
+    gives for .03. Falsified by x, the test calls it with ``sigma`` times 1 + x; the near miss calls it with .031."""
     del rng
     rule, lengths, stated = preset("gspo").rule, [1e2, 1e3, 1e4, 1e5], np.array([0.09, 0.25, 0.31, 0.06])
     with mp.workdps(DIGITS):
@@ -103,12 +103,12 @@ def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
 @near_miss("acceptance in (0, 1) is enough", gap_allowed=False)
 @near_miss("sign reversed", reversed_sign=True)
 def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_sign: bool = False) -> Test:
-    """Test T2 (c) in exact counts, on 400 distributions. X is the log-ratio R less the centre m L, over c_hi above the
-    centre, and the centre less R, over c_lo, below; X/L^H has one distribution. A band c L^gamma accepts two lengths
-    alike exactly if no value of X/L^H lies between L^(gamma - H) of the two; else it accepts the longer more if gamma >
-    H and less if gamma < H. Falsified by x, the test multiplies the larger L^(gamma - H) by 1 + x. Near misses:
-    ``gap_allowed`` False says "alike" only where gamma = H or all or none of the shorter length is accepted;
-    ``reversed_sign`` exchanges more and less."""
+    """Test T2 (c) in exact counts, on 400 random distributions of up to 5 values, each that of (R - m L)/L^H at two
+    lengths, R the log-ratio. X is (R - m L)/c_hi above the centre m L and (m L - R)/c_lo below, so that a band of
+    half-widths c L^gamma accepts X <= L^gamma. It accepts both lengths alike exactly if no value of X/L^H lies between
+    their L^(gamma - H); else the longer more if gamma > H, less if gamma < H. Falsified by x, the test multiplies the
+    larger L^(gamma - H) by 1 + x. Near misses: ``gap_allowed`` False says "alike" only where gamma = H or all or none
+    of the shorter is accepted, forgetting gaps between values; ``reversed_sign`` exchanges more and less."""
     cases = []
     for _ in range(400):
         dist, c = Discrete.draw(rng), rng.integers(1, 13, 2) / 8
@@ -139,8 +139,8 @@ def exact_counts(rng: np.random.Generator, gap_allowed: bool = True, reversed_si
 @near_miss("drift off by 10 %", mu_error=0.1)
 def simulated(rng: np.random.Generator, mu_error: float = 0.0, draws: int = 100_000) -> Test:
     """Test that the fixed band of rloo and the linear one of gspo accept drawn Gaussian S as `theory.band_acceptance`
-    says: ``draws`` responses at each of six lengths, 16 to 16,384 tokens, pass through the rules. Falsified by x, the
-    test multiplies the stated acceptances by 1 - x. The near miss multiplies the stated drift by 1 - ``mu_error``."""
+    says: ``draws`` responses at each of six lengths, 16 to 16,384 tokens, pass through the rules. Falsified by x: the
+    stated acceptances times 1 - x. The near miss, ``mu_error`` .1, states them for 90 % of the drift."""
     lengths = np.array([16.0, 64, 256, 1024, 4096, 16384])
     model, rules = GaussianTokens(MU, SIGMA), (preset("rloo").rule, preset("gspo").rule)
     stated = [theory.band_acceptance(rule, lengths, MU * (1 - mu_error), SIGMA) for rule in rules]

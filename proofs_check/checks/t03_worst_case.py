@@ -44,8 +44,8 @@ def rectangles(rng: np.random.Generator, number: int) -> list[tuple[float, float
 
 def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> float:
     """Return the largest (``sign`` 1) or least (-1) probability that a normal S is in the band (`accepted`) with the
-    half-widths u_lo and u_hi, over drift errors x in the range ``drift`` and factors s on the scale in the range
-    ``scale``, by a grid that closes in on the best point."""
+    half-widths u_lo and u_hi, over drift errors x from ``drift[0]`` to ``drift[1]`` and factors s on the scale from
+    ``scale[0]`` to ``scale[1]``, by nine grids, each smaller and around the best point of the one before."""
     box = np.array([drift, scale])
     ends = box.copy()
     best = 0.0
@@ -60,9 +60,9 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 
 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
-    """Return the worst LRE_inf of a band with the half-widths u_lo and u_hi, over drift errors in the range ``drift``
-    and factors on the scale in ``scale``, by one of two false rules (near misses): the acceptance is largest at a
-    corner of these ranges (``corner``), or at the least scale."""
+    """Return a false worst LRE_inf (a near miss): largest over least acceptance, less 1, of a band of half-widths u_lo
+    and u_hi, for drift errors in ``drift`` (least, largest; in standard deviations of S, like u) and factors on the
+    scale in ``scale``. The largest is sought at the four corners (``corner``) or at the least factor alone."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)
@@ -73,9 +73,9 @@ def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -
 @near_miss("the largest F at the least scale", formula=partial(shortcut, corner=False))
 def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
     """Test that `theory.worst_lre` is the supremum of LRE_inf over a rectangle of drift errors and factors on the
-    scale, by a grid that closes in on the largest and the least acceptance, for 60 random rectangles; and that
-    docs/theory.md prints the right supremum and simple bound for drift errors in [0, .3]. Falsified by x, the test
-    multiplies the stated supremum by 1 + x. Near misses have a false ``formula`` for it."""
+    scale, the largest over the least acceptance less 1, by `extreme`, for 60 random rectangles; and that docs/theory.md
+    prints the right supremum and simple bound for drift errors in [0, .3]. Falsified by x, the test multiplies the
+    supremum by 1 + x. Near misses: a ``formula`` that seeks the largest only at corners, or at the least scale."""
     cases, printed = rectangles(rng, 60), []
     exact = [extreme(*case, 1) / extreme(*case, -1) - 1 for case in cases]
     for a, digits in ((0.85, (0.0219, 0.0263)), (0.95, (0.0110, 0.0235)), (0.997, (0.0014, 0.0223))):
@@ -89,10 +89,10 @@ def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None)
 @check("T3", Method.ATTACKED, "LRE_inf is at most that; LRE_1 <= LRE_2 <= LRE_inf", "of the supremum", 1e-6)
 @near_miss("LRE_2 <= LRE_1", second=True)
 def never_above(rng: np.random.Generator, second: bool = False) -> Test:
-    """Test that LRE_inf of lengths with any errors in a rectangle and any shares is at most T3's supremum, which two
-    lengths approach if nearly all responses have the less accepted one; and that `theory.lre` gives the norms that
-    section 3 of docs/theory.md defines, in their order LRE_1 <= LRE_2 <= LRE_inf. Tried on 300 random rectangles.
-    Falsified by x, the test multiplies each bound by 1 - x. The near miss, ``second``, states LRE_2 <= LRE_1."""
+    """Test on 300 random rectangles of drift and scale errors that LRE_inf is at most `theory.worst_lre`: for 12
+    lengths of random errors and shares, and for two, which come near it if nearly all responses have the less accepted
+    one; and that `theory.lre` gives the norms of section 3 of docs/theory.md, with LRE_1 <= LRE_2 <= LRE_inf. Falsified
+    by x: each upper bound times 1 - x. The near miss, ``second``, states the wrong order LRE_2 <= LRE_1."""
     values, bounds, definitions = [], [], []
     for i, (u_lo, u_hi, drift, scale) in enumerate(rectangles(rng, 300)):
         bound = theory.worst_lre(u_lo, u_hi, drift, scale)
@@ -117,9 +117,9 @@ def never_above(rng: np.random.Generator, second: bool = False) -> Test:
 @near_miss("slope of unlike ranges left out", slope=False)
 @near_miss("one edge", edges=1.0)
 def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, cases: int = 1_500) -> Test:
-    """Test T3's simple bounds B_l on how far a wrong drift, or a wrong scale, moves the acceptance at the length l from
-    that without errors: ``cases`` random rules, at twelve lengths from 1 to 10^5 tokens. Falsified by x, the test
-    multiplies B_l by 1 - x. Near misses: ``slope`` False drops a term, ``edges`` 1 halves B_l of the scale."""
+    """Test that a wrong drift, or a wrong scale, moves the acceptance at length l by at most T3's simple bound B_l:
+    ``cases`` random sqrt bands, 12 lengths from 1 to 10^5. Falsified by x: B_l times 1 - x. Near misses make B_l too
+    small: ``slope`` False leaves out the term linear in the drift error, ``edges`` 1 halves B_l of the scale."""
     rows = []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 12)))
     for i in range(cases):
@@ -145,11 +145,11 @@ def pointwise(rng: np.random.Generator, slope: bool = True, edges: float = 2.0, 
 @near_miss("B/(a_0 - B) for drift errors of both signs", drift_twice=False)
 @near_miss("B/(a_0 - B) for scale errors of both signs", scale_twice=False)
 def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twice: bool = True, n: int = 700) -> Test:
-    """Test T3's simple bounds of LRE_inf at the worst shares of two lengths: 2B/(a_0 - B), and half of it if all errors
-    have one sign or if drift errors meet equal ranges, where a_0 is the acceptance without errors and B the bound on
-    how far errors move it. ``n`` random cases of each kind are tried. Falsified by x, the test multiplies the bounds by
-    1 - x. Near misses: ``drift_twice`` or ``scale_twice`` False halves it for drift or scale errors of both signs too.
-    """
+    """Test T3's simple bounds of LRE_inf at the worst shares: the largest over the least of five acceptances, less 1,
+    is at most 2B/(a_0 - B), or half of it if all errors have one sign or if drift errors meet equal ranges; a_0 is the
+    acceptance without errors, B the bound on how far errors move it. ``n`` random cases of each of five kinds of errors
+    are tried. Falsified by x, the test multiplies the bounds by 1 - x. Near misses: ``drift_twice`` or ``scale_twice``
+    False states the half for drift or scale errors of both signs too, where one acceptance rises and another falls."""
     rows = []
     for kind in ("drift, one sign", "drift, both", "drift, both, equal ranges", "scale, one sign", "scale, both"):
         one_sign, twice = "one" in kind, kind in ("drift, both", "scale, both")
@@ -175,9 +175,9 @@ def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twic
 @near_miss("drift error forgotten", drift=False)
 @near_miss("beta = .09", beta=0.09)
 def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
-    """Test that rules accept drawn S as T3 says: a rule without drift where the mean of S is -sigma^2 L/2, and one with
-    drift where the scale grows like l^.1, on ``draws`` responses at each of six lengths l, 4 to 4,096 tokens. Falsified
-    by x, the test multiplies the stated acceptances by 1 - x. Near misses: no ``drift`` error, another ``beta``."""
+    """Test that rules accept drawn S as T3's F says: a band around 0 where the mean of S is -sigma^2 L/2, and one
+    around the mean where the scale grows like l^.1; ``draws`` responses at each of six lengths l, 4 to 4,096. Falsified
+    by x: F times 1 - x. Near misses: F without the ``drift`` error, or with another ``beta`` than .1."""
     plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
     models = GaussianTokens(MU, SIGMA), Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0)
     found = [band_counts(rng, rule, model, GRID, draws) for rule, model in zip((plain, skew), models, strict=True)]
@@ -189,9 +189,9 @@ def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, d
 @check("T3", Method.SIMULATED, "a(l) within B_l of a_0: wrong centre, heteroscedastic, AR(1)", "of B_l", 0.2)
 @near_miss("B_l smaller by an eighth", factor=0.875)
 def models_within(rng: np.random.Generator, factor: float = 1.0, draws: int = 500_000) -> Test:
-    """Test that the acceptance of drawn S is within T3's simple bound B_l of that without errors: for Gaussian S with a
-    wrong centre, for a scale that grows like l^.03, and for AR(1) tokens (T4), ``draws`` responses at each length l.
-    Falsified by x, the test multiplies B_l by 1 - x. The near miss multiplies it by a ``factor`` below 1."""
+    """Test that the acceptance of drawn S is within T3's simple bound B_l of that without errors, .683: Gaussian S and
+    a wrong centre, a scale that grows like l^.03, and AR(1) tokens (T4); ``draws`` responses at each length l.
+    Falsified by x: B_l times 1 - x. The near miss takes ``factor`` .875 of B_l, which some errors exceed."""
     a_0, plain, kl = math.erf(1 / math.sqrt(2)), Rule("sqrt", SIGMA, SIGMA), preset("fspo-kl").rule
 
     def near(counts: np.ndarray, bounds: Floats) -> Test:

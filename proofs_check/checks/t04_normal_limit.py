@@ -34,7 +34,7 @@ MOVED = StoppedChain.of([0.5, 0.5], [[[0.9, 0.1], [0.2, 0.8]], [[0.8, 0.2], [0.3
 
 
 def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
-    """Return the acceptance of a rule's band at each length (K,), by the model's distribution function of S."""
+    """Return the acceptance of a rule's band at each length (K,), by the model's distribution function ``cdf`` of S."""
     lo, hi = rule.band(lengths, rule.centre(matching_means(model)))
     return model.cdf(hi, lengths) - model.cdf(lo, lengths)
 
@@ -42,9 +42,9 @@ def in_band(model: Any, rule: Rule, lengths: Floats) -> Floats:
 @check("T4", Method.CLOSED, "(a) exponential, +-1, Student-t tokens within the bound", "of the constant", 0.2)
 @near_miss("constant .39 (Esseen's lower limit is .4097)", constant=0.39)
 def envelope(rng: np.random.Generator, constant: float = BERRY_ESSEEN_IID) -> Test:
-    """Test T4 (a): for sums of exponential, Student-t and +-1 tokens, 1 to 65,536 of them, the acceptance differs from
-    that of a normal S by at most the bound of Berry and Esseen. Falsified by x, the test multiplies the bound by 1 - x.
-    The near miss has a smaller ``constant`` in it."""
+    """Test T4 (a): for sums of exponential, Student-t and +-1 tokens, 1 to 65,536 of them, the acceptance, from the
+    exact distribution, differs from that of a normal S by at most Berry and Esseen's bound. Falsified by x, the test
+    multiplies the bound by 1 - x. The near miss has in it the ``constant`` .39, which sums of +-1 exceed."""
     gaps, bounds, lengths = [], [], np.exp2(np.arange(17.0))
 
     def add(model: Any, rho3: float, n: Floats, pairs: Floats) -> None:
@@ -71,8 +71,8 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
     """Test that drawn sums of tokens are accepted as their exact distribution says, which T4 approximates: exponential
     tokens by the gamma distribution, Student-t tokens by their characteristic function, AR(1) tokens by their variance
     at each length. The last two are drawn token by token; each of four or five lengths has ``draws`` responses.
-    Falsified by x, the test multiplies the stated acceptances by 1 - x. Near misses: for the tokens that ``normal``
-    names, the normal distribution with the long-run variance is stated."""
+    Falsified by x: the stated acceptances times 1 - x. Near misses: for the tokens that ``normal`` names
+    ("exponential", "student", "ar1") it states normal S with the long-run variance, which short ones do not have."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),
@@ -92,10 +92,10 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
 @near_miss("t with 1 + |alpha|", opposite=True)
 def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) -> Test:
     """Test T4 (b) for Gaussian AR(1) tokens with 42 coefficients alpha, at six lengths l from 1 to 200.
-    `theory.ar1_variance_ratio` is the variance of S over l times the long-run variance, by sums of autocovariances.
-    Half its logarithm, log s_l, is in size at most log(1 + t)/2 <= t/2 with t = 2 |alpha|/((1 - |alpha|) l), and has
-    the sign of -alpha. Falsified by x, the test multiplies the stated variance by 1 + x and the bounds by 1 - x. Near
-    misses: ``sign`` 1 states the sign of alpha, ``opposite`` has 1 + |alpha| in t for 1 - |alpha|."""
+    `theory.ar1_variance_ratio` is the variance of S, by double sums of autocovariances, over l times the long-run
+    variance. Half its logarithm, log s_l, has the sign of -alpha and a size of at most log(1 + t)/2 <= t/2, where t = 2
+    |alpha|/((1 - |alpha|) l). Falsified by x, the test multiplies the computed ratio by 1 + x and the bounds by 1 - x.
+    Near misses: ``sign`` 1 states the sign of alpha; ``opposite`` makes t too small by 1 + |alpha| for 1 - |alpha|."""
     stated, exact, values, bounds, sound = [], [], [], [], []
     lengths = np.array([1.0, 2, 5, 20, 60, 200])
     for ar in [*rng.uniform(-0.95, 0.95, 40), 0.999, -0.999]:
@@ -116,9 +116,9 @@ def ar1(rng: np.random.Generator, sign: float = -1.0, opposite: bool = False) ->
 
 def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
     """Return four numbers of a chain of two states (T4 (c)), by mpmath, from Lambda(theta): the log of the larger
-    eigenvalue of the matrix of P^(1 - theta) Q^theta, P and Q the probabilities of each move under the old and the new
-    policy. They are the slope Lambda'(0); h = Lambda(1) - Lambda(0); the integral of (1 - theta) Lambda''(theta) over
-    [0, 1]; and the pair of second derivatives [Lambda''(0), Lambda''(1)]."""
+    eigenvalue of the matrix with entries P_ij^(1 - theta) Q_ij^theta, P and Q the probabilities of each move under the
+    old and the new policy. They are the slope Lambda'(0); h = Lambda(1) - Lambda(0); the integral of (1 - theta)
+    Lambda''(theta) over [0, 1]; and the list of second derivatives [Lambda''(0), Lambda''(1)]."""
     P, Q = ([[mp.mpf(float(p)) for p in row] for row in moves] for moves in chain.moves)
 
     def log_root(theta: Any) -> Any:
@@ -140,11 +140,11 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @near_miss("the slope of Lambda at 1", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
-    """Test T4 (c) on the chain `CHAIN`: one more token adds m to the mean of S given the length, s^2 to its variance,
-    and h to log(p_new(L)/p_old(L)), where p(L) is the probability of a response of length L under a policy. The stated
-    m, s^2 and h, made by `exponents`, are compared with the growth between exact sums at 1,000 and 1,500 tokens.
-    Falsified by x, the test multiplies m, s^2 and h by 1 + x. Near misses: ``instead`` names what is taken for m ("kl":
-    minus the KL per token; "h"; "other end"), ``bend`` 1 takes another second derivative for s^2."""
+    """Test T4 (c) on `CHAIN`, whose new policy stops sooner: one more token adds m to the mean of S given the length,
+    s^2 to its variance, h to log(p_new(l)/p_old(l)), p(l) a policy's probability of length l. These three, from
+    `exponents`, are compared with the growth a token of exact sums, from 1,000 to 1,500 tokens. Falsified by x: the
+    three times 1 + x. Near misses: m, h less an integral, is taken as minus the KL per token (``instead`` "kl"), h
+    ("h") or h plus it ("other end"), none of which is right if lengths shift; ``bend`` 1 has Lambda''(1) for s^2."""
     del rng
     _, h, curved, bends = exponents(CHAIN)
     m = {"kl": -CHAIN.kl_per_token(), "h": h, "other end": h + curved}.get(instead, h - curved)
@@ -154,8 +154,8 @@ def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
 
 
 def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats]:
-    """Return the values of S given the length, sorted, and their probabilities, both (N,), for a chain of two states:
-    by counting the paths with each number of visits to a state and of runs in one state."""
+    """Return the values of S given the length under the old policy, sorted, and their probabilities, (N,) both, for a
+    chain of two states, by counting the paths with one first state, number of visits to it and number of runs."""
     (P, _), (e, _), (step, last) = chain.moves, chain.ends, chain.steps
     visits, runs = np.meshgrid(np.arange(length + 1), np.arange(1, length + 1), indexing="ij")
     values, logs = [], []
@@ -188,10 +188,10 @@ def exact_distribution(chain: StoppedChain, length: int) -> tuple[Floats, Floats
 @check("T4", Method.ENUMERATED, "(c) all paths of a chain: normal around m l, error like l^(-1/2)", "of m", 0.1)
 @near_miss("-KL a token", kl=True)
 def chain_limit(rng: np.random.Generator, kl: bool = False) -> Test:
-    """Test T4 (c) on the chain `MOVED`, whose paths of 32, 128 and 512 tokens are counted: the distribution of S tends
-    to a normal one with the mean m l and the variance s^2 l at l tokens (m, s^2: `exponents`), and its largest distance
-    from that falls by a factor of at least 1.8 where l grows by 4. Falsified by x, the test multiplies m by 1 + x. The
-    near miss, ``kl``, takes minus the KL per token for m."""
+    """Test T4 (c) on the chain `MOVED` without draws, by the exact distribution of S over all paths of l = 32, 128, 512
+    tokens (`exact_distribution`): its largest distance from N(m l, s^2 l), m and s^2 by `exponents`, falls by a factor
+    of at least 1.8 where l grows by 4. Falsified by x, the test multiplies m by 1 + x. The near miss, ``kl``, takes for
+    m minus KL(old || new) per token over all lengths: lengths shift, so it is not the mean given the length (T6)."""
     del rng
     lengths = (32, 128, 512)
     slope, _, _, (bend, _) = exponents(MOVED)

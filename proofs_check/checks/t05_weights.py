@@ -17,11 +17,11 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("s_t itself uncorrelated", centred=False)
 @near_miss("uncorrelated given one length", first="common")
 def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "all", centred: bool = True) -> Test:
-    """Test T5 over all responses of ten softmax policies whose lengths shift: the mean of e^S at each length is that
-    length's probability under the new policy over that under the old one; the e^{s_t} - 1 of the tokens have mean 0 and
-    are uncorrelated between positions. Falsified by x, the test multiplies the stated ratio by 1 + x. Near misses:
-    ``drawn_by`` names another distribution for the means, ``first`` "common" takes one length alone for the
-    correlations, ``centred`` False takes s_t for e^{s_t} - 1."""
+    """Test T5 over all responses of ten random softmax policies before and after a step that shifts lengths: the mean
+    of e^S at each length is the length's new over its old probability; over all lengths the e^{s_t} - 1 of the tokens
+    have mean 0 and are uncorrelated between positions. Falsified by x: the stated ratio times 1 + x. Near misses:
+    ``drawn_by`` takes means under the new policy, or an old one that cannot draw half of the responses; ``first``
+    "common" takes responses of one length, and a length looks ahead; ``centred`` False takes s_t for e^{s_t} - 1."""
     stated, exact, sizes = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)
@@ -49,9 +49,9 @@ def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "al
 @near_miss("normal S with drift -KL", instead="-KL")
 def chain(rng: np.random.Generator, instead: str = "", draws: int = 60_000) -> Test:
     """Test T5 on drawn responses of the chain `CHAIN`, whose new policy stops sooner: the mean of e^S is the length's
-    probability under the new policy over that under the old one, at four lengths, ``draws`` responses each, and 1 over
-    responses of all lengths. Falsified by x, the test multiplies the stated means by 1 + x. Near misses: ``instead``
-    "one" states 1 at each length, and "-KL" that of a normal S with minus the chain's KL per token as drift."""
+    exact probability under the new policy over that under the old one, at four lengths, ``draws`` responses each, and 1
+    over all responses. Falsified by x, the test multiplies the stated means by 1 + x. Near misses forget that lengths
+    shift: ``instead`` "one" states 1 at each length, "-KL" that of normal S with minus the KL per token as drift."""
     lengths = np.array([2.0, 20, 60, 120])
     given = CHAIN.given(lengths)
     stated = {"one": np.ones(4), "-KL": np.exp(-CHAIN.kl_per_token() * lengths + [one.variance / 2 for one in given])}

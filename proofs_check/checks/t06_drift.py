@@ -20,8 +20,8 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
     """Test T6 (a) at each length of ten random softmax policies before and after a random step:
     `theory.drift_given_length`, from the length's probability under the new over that under the old policy, and from
     KL(old || new) of its responses, is the mean of S, summed over these responses under the old policy. Falsified by x,
-    the test multiplies the KL by 1 + x. Near misses: ``shift`` False takes 1 for that ratio, ``reverse`` reverses KL.
-    """
+    the test multiplies the KL by 1 + x. Near misses: ``shift`` False takes 1 for that ratio; ``reverse`` takes KL(new
+    || old)."""
     kls, ratios, exact = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.6)
@@ -43,9 +43,9 @@ def enumerated(rng: np.random.Generator, shift: bool = True, reverse: bool = Fal
 @check("T6", Method.CLOSED, "(a) a chain that stops sooner: forward sums against the chain rule", "of E[S | L]", 1e-8)
 @near_miss("shift of lengths left out", shift=False)
 def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
-    """Test T6 (a) on the chain `CHAIN` at 10, 100 and 1,000 tokens: `theory.drift_given_length`, whose KL given the
-    length comes by the chain rule over the tokens, is the mean of S by forward sums over the states. Falsified by x,
-    the test multiplies the stated mean by 1 + x. The near miss, ``shift`` False, leaves out that lengths shift."""
+    """Test T6 (a) on `CHAIN`, whose new policy stops sooner, at 10, 100 and 1,000 tokens: `theory.drift_given_length`,
+    with the KL given the length by the chain rule over tokens, is the mean of S by exact sums over states. Falsified by
+    x: the stated mean times 1 + x. The near miss, ``shift`` False, states that lengths do not shift."""
     del rng
     lengths = [10, 100, 1_000]
     given = CHAIN.given(lengths)
@@ -60,8 +60,8 @@ def forward_sums(rng: np.random.Generator, shift: bool = True) -> Test:
 def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
     """Test T6 (b) on the chain `CHAIN`, where S given L is nearly normal: `theory.fair_centre` of the exact E[e^S | L]
     and Var(S | L) is within .01 standard deviations of E[S | L] at 10, 100 and 1,000 tokens; and docs/theory.md prints
-    this distance, and that of minus the KL per token, rightly. Falsified by x, the test multiplies the variance by 1 +
-    x. Near misses: ``instead`` "-KL" has minus the KL per token as centre, "log" has log E[e^S | L]."""
+    this distance, and that of minus the KL per token, rightly. Falsified by x: Var times 1 + x. Near misses: the centre
+    is minus the KL per token (``instead`` "-KL"; lengths shift) or log E[e^S | L] ("log"; without Var/2)."""
     del rng
     lengths = np.array([10, 100, 1_000])
     given = CHAIN.given(lengths)
@@ -84,8 +84,8 @@ def fair_centre(rng: np.random.Generator, instead: str = "") -> Test:
 def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
     """Test T6 (c) on a chain whose states stop alike under both policies, and whose moves differ alike in each state:
     no length shifts, and each token but the first, whose distribution is the same, has one KL between the policies, k
-    nats. So the mean of S at l tokens is -k (l - 1), as forward sums at four lengths, 2 to 1,000, say. Falsified by x,
-    the test multiplies the stated mean by 1 + x. The near miss, ``shifted``, lets the new policy stop sooner."""
+    nats. So the mean of S at l tokens is -k (l - 1), compared with exact sums at four lengths, 2 to 1,000. Falsified by
+    x, the test multiplies this by 1 + x. In the near miss, ``shifted``, the new policy stops sooner: lengths shift."""
     del rng
     moves = np.array([[[0.7, 0.3], [0.3, 0.7]], [[0.6, 0.4], [0.4, 0.6]]])
     ends = np.array([[0.02, 0.02], [0.03 if shifted else 0.02] * 2])
@@ -99,10 +99,10 @@ def without_shift(rng: np.random.Generator, shifted: bool = False) -> Test:
 @near_miss("-KL a token", instead="-KL")
 @near_miss("shift of lengths left out", instead="no shift")
 def drawn(rng: np.random.Generator, instead: str = "", draws: int = 40_000) -> Test:
-    """Test T6 (a) on drawn responses of the chain `CHAIN`, ``draws`` at each of four lengths, 2 to 160: the mean of S
-    is `theory.drift_given_length`. Falsified by x, the test adds x standard deviations of S to the stated mean. Near
-    misses: ``instead`` "-KL" states minus the KL per token times the length, "no shift" minus the KL given the length.
-    """
+    """Test T6 (a) on drawn responses of the chain `CHAIN`, ``draws`` at each of four lengths, 2 to 160 tokens: the mean
+    of S is `theory.drift_given_length`, from exact sums. Falsified by x, the test adds x standard deviations of S to
+    the stated mean. Near misses forget that lengths shift: ``instead`` "-KL" states minus the KL per token times the
+    length, "no shift" minus the KL given the length."""
     lengths = np.array([2.0, 20, 80, 160])
     given = CHAIN.given(lengths)
     kl = np.array([CHAIN.kl_given(int(n)) for n in lengths])

@@ -33,9 +33,9 @@ RHO: dict[str, Callable[[CosineLemma], float]] = {
 def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
     """Test that the sine of the angle between unclipped and clipped gradient is at most rho in each of ``cases`` with
     rho < 1, and that `theory.cosine_lemma` gives the bound sqrt(1 - rho^2) of the cosine. With fewer than ``needed``
-    such cases the outcome is NaN. ``rho`` names T7's own number, or one that a near miss has in its place. Falsified by
-    x, the test multiplies rho by 1 - x. Left out are rho below 1e-6, and gradients whose mean g is below 1e-4 of their
-    mean length, where rounding would decide."""
+    such cases the outcome is undecided. ``rho`` is a name in `RHO`: T7's own number, or a false one of a near miss.
+    Falsified by x, the test multiplies rho by 1 - x. Cases with rho below 1e-6, or with gradients whose mean g is below
+    1e-4 of their mean norm, do not count: rounding would decide."""
     sines, rhos, bounds = [], [], []
     for case in cases:
         lemma = case.lemma()
@@ -56,9 +56,9 @@ def below(cases: Iterable[Strata], rho: str, needed: int) -> Test:
 @near_miss("eta left out", rho="eta left out")
 @near_miss("LRE_2 beside kappa_inf", rho="LRE_2 beside kappa_inf")
 def attacked(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Test T7's bound rho (`below`) on 700 sets of strata that might break it: random, degenerate and extreme ones,
-    with and without eta, the part of rho for what is lost inside strata. Falsified by x, the test multiplies rho by 1 -
-    x. Near misses have another number for ``rho``."""
+    """Test T7's bound rho (`below`) on 700 sets of strata that might break it: random, degenerate, and ones that reach
+    it; with and without eta, the loss inside strata. Falsified by x, the test multiplies rho by 1 - x. Near misses have
+    for ``rho`` a number that is sometimes too small: without kappa or eta, or with LRE_2 kappa_inf."""
     cases = [random_strata(rng) for _ in range(600)]
     cases += [sharp_strata(*rng.uniform(0.01, 0.99, 3)) for _ in range(100)]
     return below(cases, rho, 300)
@@ -71,9 +71,9 @@ def length_constants(p: Floats, g: Floats) -> tuple[float, float]:
 
 
 def reached_by_signs(p: Floats, g: Floats, rng: np.random.Generator) -> float:
-    """Return the largest length of sum p r g over factors r in [-1, 1] with sum p r = 0 that an ascent from 40 random
-    directions finds, for K strata with the shares p (K,) and mean gradients g (K, D). In each step r is the sign of g's
-    part along the direction less its median; the sum is the next direction."""
+    """Return the largest norm of sum p r g over factors r (K,) in [-1, 1] with sum p r = 0 that an ascent from 40
+    random directions finds, for K strata with the shares p (K,) and mean gradients g (K, D). In each step r is the sign
+    of g's component along the direction less its median (p-weighted), and the sum is the next direction."""
     best = 0.0
     for u in rng.normal(size=(40, g.shape[1])):
         for _ in range(30):
@@ -103,15 +103,15 @@ def least_distance(p: Floats, g: Floats) -> float:
 @near_miss("LRE_2 beside kappa_inf", exchanged=True)
 @near_miss("kappa_inf |g| = min_c E|g_L - c| in space too", line=3)
 def constants(rng: np.random.Generator, unweighted: bool = False, exchanged: bool = False, line: int = 1) -> Test:
-    """Test on 60 sets of strata that T7's kappa_2 and kappa_inf are the largest error e_len that unequal acceptances
-    give, over |g|, where LRE_2 or LRE_inf is 1. Strata have shares p, gradients g_l of mean g, and relative acceptances
-    1 + r.
+    """Test that T7's constants are the best: with r a stratum's acceptance over the mean, less 1, the largest norm of
+    the error e_len = sum p r g is LRE_2 kappa_2 |g|, and LRE_inf kappa_inf |g|, for strata with shares p and mean
+    gradients g.
 
-    One choice of r reaches each, with e_len the sum of p r g_l: r along the first eigenvector of the covariance of g_l,
-    and r = +-LRE on both sides of a median. No random r exceeds them. Also, kappa_inf |g| is at most the least mean
-    distance of g_l from one point; it is that on a line, and for more than 10 strata it is computed as that. Falsified
-    by x, the test multiplies the computed constants by 1 + x. Near misses: ``unweighted`` has equal shares,
-    ``exchanged`` bounds e_len by LRE_2 kappa_inf, ``line`` 3 states the last equality in space."""
+    On 60 random sets one r reaches each: r along the first eigenvector of the covariance of g, and r = +-LRE_inf on
+    both sides of a median (`reached_by_signs`); 30 random r do not exceed them. On 15 more, kappa_inf |g| is at most
+    the least mean distance of the g from one point: equal to it in one dimension, for 30 strata computed as it.
+    Falsified by x, the test multiplies the constants by 1 + x. Near misses: ``unweighted`` has equal shares,
+    ``exchanged`` bounds e_len by LRE_2 kappa_inf, too small, ``line`` 3 states the equality in three dimensions."""
     found, exact, values, bounds = [], [], [], []
     for _ in range(60):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -146,7 +146,7 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
     """Test T7s at ten rho from 10^-5 to .999: in the strata of `sharp_strata` the sine of the angle between clipped and
     unclipped gradient is rho; their cosine, and the bound of `theory.cosine_lemma`, are sqrt(1 - rho^2), which is at
     least (1 - rho)/(1 + rho). Falsified by x, the test multiplies rho by 1 + x. The near miss, ``orthogonal`` False,
-    has an error e orthogonal to the unclipped gradient g, not to g + e."""
+    has an error e orthogonal to the unclipped gradient g, not to g + e: then rho is the tangent."""
     rhos, cases = np.array([*10.0 ** np.arange(-5, 0), 0.2, 0.5, 0.9, 0.99, 0.999]), []
     for rho in rhos:
         eps = min(0.9, 10 ** rng.uniform(-2, -0.1))
@@ -164,8 +164,8 @@ def sharp(rng: np.random.Generator, orthogonal: bool = True) -> Test:
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def policies(rng: np.random.Generator, rho: str = "stated") -> Test:
-    """Test T7's bound rho (`below`) over all responses of six softmax policies with real scores, for four presets with
-    drop, truncate and cap. Falsified by x, the test multiplies rho by 1 - x. Near misses have another number."""
+    """Test T7's bound rho (`below`) over all responses of six softmax policies with real scores, four presets, drop,
+    truncate and cap. Falsified by x: rho times 1 - x. Near misses: ``rho`` is LRE_inf, or lacks eta."""
     cases = []
     for i in range(6):
         bandit = make_bandit(rng, step=(0.02, 0.1, 0.3)[i % 3])
@@ -189,9 +189,9 @@ OTHERS = (
 @near_miss("rho = LRE", rho="the LRE")
 @near_miss("eta left out", rho="eta left out")
 def simulated(rng: np.random.Generator, rho: str = "stated", draws: int = 1_500) -> Test:
-    """Test T7's bound rho (`below`) on drawn responses of every log-ratio model and of a Gaussian one with a part
-    unchanged: ``draws`` at each of four lengths. Scores differ by length and follow S a little; the sqrt band accepts
-    90 %. Falsified by x, the test multiplies rho by 1 - x. Near misses have another number."""
+    """Test T7's bound rho (`below`) on ``draws`` responses at each of four lengths from every log-ratio model, and from
+    a Gaussian one with part of S put to 0; made-up scores differ by length and follow S a little; the sqrt band accepts
+    90 %. Falsified by x, the test multiplies rho by 1 - x. Near misses: ``rho`` as LRE_inf alone, or without eta."""
     cases, lengths, models = [], np.array([4.0, 16, 64, 128]), [*MODELS.values(), *OTHERS]
     for i, model in enumerate([*models, MODELS["Gaussian"]]):
         n = np.repeat(lengths, draws)

@@ -20,10 +20,10 @@ from proofs_check.tools.strata import Strata, random_strata
 @check("T8", Method.CLOSED, "g_clip/a_bar = g + e_len + e_in on random strata", "of e_len + e_in", 1e-9)
 @near_miss("e_in left out", inner=False)
 def identity(rng: np.random.Generator, inner: bool = True) -> Test:
-    """Test on 300 random sets of strata that the clipped gradient over the mean acceptance, less the unclipped
-    gradient, is the sum of T8's errors in `theory.cosine_lemma`: e_len, by unequal acceptances of strata, and e_in,
-    what clipping takes inside strata. Falsified by x, the test multiplies the sum by 1 + x. The near miss has no e_in.
-    """
+    """Test T8's identity on 300 random sets of strata: the clipped gradient over the mean acceptance, less the
+    unclipped one, is the sum of two errors of `theory.cosine_lemma`: e_len, by unequal acceptances of strata, and e_in,
+    what clipping takes inside strata. The left side is computed apart, in extended precision. Falsified by x, the test
+    multiplies the sum by 1 + x. The near miss, ``inner`` False, leaves e_in out of it."""
     found, stated = [], []
     for _ in range(300):
         case = random_strata(rng)
@@ -39,8 +39,8 @@ def identity(rng: np.random.Generator, inner: bool = True) -> Test:
 def shortest(rng: np.random.Generator, negative: bool, by_clipped: bool) -> Test:
     """Test in exact fractions that T8's number a* = max(0, <c, g>)/|g|^2 is the only a >= 0 at which the vector c - a g
     is shortest, for up to 200 pairs of vectors c and g of three small whole numbers. The test compares all a = k/|g|^2
-    with k = 0, 1, ..., one of which is a*. Falsified by x, it multiplies a* by 1 + x. Near misses: ``negative`` allows
-    a* < 0, ``by_clipped`` divides by |c|^2."""
+    with k = 0, 1, ..., 27, one of which is a*. Falsified by x, the test multiplies a* by 1 + x. Near misses (of
+    `projection`): ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2 in place of |g|^2."""
     cases = []
     for c, g in rng.integers(-3, 4, (200, 2, 3)):
         along, size, of_c = int(c @ g), int(g @ g), int(c @ c)
@@ -64,12 +64,12 @@ def projection(
     rng: np.random.Generator, negative: bool = False, by_clipped: bool = False, everywhere: bool = False,
     of_eta: bool = False,
 ) -> Test:  # fmt: skip
-    """Test on 40 random sets of strata, with clipped mean gradients c and unclipped ones g, that of all a >= 0 the rate
-    a* = max(0, <c, g>)/|g|^2, 0 where g = 0, makes each |c - a g|, the loss inside, least: by search and in fractions.
-    With these rates the mean loss, from `theory.cosine_lemma`, is the mean of these least ones, less than with other
-    rates; what is left, c - a* g, is orthogonal to g where a* > 0. Falsified by x, the test multiplies a* by 1 + x.
-    Near misses: ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2, ``everywhere`` states the orthogonality
-    where a* = 0 too, ``of_eta`` states that a* also makes eta least, the mean loss over mean rate and |g|."""
+    """Test on 40 random sets of strata, with clipped mean gradients c and unclipped ones g, that of all a >= 0 the
+    acceptance a* = max(0, <c, g>)/|g|^2, 0 where g = 0, makes each |c - a g|, the loss inside a stratum, least: by
+    scalar search, and in fractions (`shortest`). At a* the mean loss, from `theory.cosine_lemma`, is the mean of these,
+    not above that at other a; c - a* g is orthogonal to g where a* > 0. Falsified by x: a* times 1 + x. Near misses:
+    ``negative`` allows a* < 0, ``by_clipped`` divides by |c|^2, ``everywhere`` states the orthogonality at a* = 0 too,
+    ``of_eta`` that a* makes eta least, the mean loss over |g| and the mean of a: a larger a can lower it."""
     stated, exact, gaps, more = [], [], [], []
     for _ in range(40):
         K, D = int(rng.integers(2, 8)), int(rng.integers(1, 6))
@@ -98,7 +98,7 @@ def projection(
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     """Test that the unclipped gradient g, summed over all responses of a softmax policy, is the gradient of the new
     policy's mean advantage by central differences. Falsified by x, the test multiplies g by 1 + x. The near miss,
-    ``weighted`` False, leaves out the weight w."""
+    ``weighted`` False, leaves out the weight w, which makes means under the old policy those under the new one."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
@@ -112,8 +112,8 @@ def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
 def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = False) -> Test:
     """Test T8 over all responses of softmax policies, for three presets with drop, truncate and cap: the sum of M w A
     psi over the mean acceptance, less the sum of w A psi, is e_len + e_in of `theory.cosine_lemma`, the errors between
-    and inside lengths. Falsified by x, the test multiplies e_len + e_in by 1 + x. Near misses: ``inner`` False leaves
-    e_in out, ``of_weight`` has the sum of M w over that of w as mean acceptance."""
+    and inside lengths. Falsified by x: e_len + e_in times 1 + x. Near misses: ``inner`` False leaves out e_in;
+    ``of_weight`` has, but for drop, the sum of M w over that of w, not the mean over lengths of such ratios."""
     found, stated = [], []
     for name in ("rloo", "fspo", "fspo-kl"):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.1)

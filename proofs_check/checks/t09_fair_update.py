@@ -27,7 +27,7 @@ def by_sign(rng: np.random.Generator, crossed: bool = False, beyond: bool = True
     """Test T9 (a) at each length of 12 random softmax policies, half under a dual clip: `theory.update_acceptance` of
     the probabilities of a clip at each edge, summed over the responses of one sign of A, is the mean multiplier M of
     responses with A != 0. Falsified by x, the test multiplies the stated update acceptance by 1 + x. Near misses:
-    ``crossed`` exchanges the edges of the two signs, ``beyond`` False leaves out the dual edge."""
+    ``crossed`` takes the lower edge for A > 0 and the upper for A < 0, ``beyond`` False leaves out the dual edge."""
     stated, exact = [], []
     for i in range(12):
         bandit = make_bandit(rng, step=0.3)
@@ -60,12 +60,12 @@ def drawn(
     models: tuple[LogRatioModel, ...] = (GaussianTokens(MU, SIGMA), ScaledStudent(MU, SIGMA, df=3.0)),
     half: bool = False, pull: float = 2e-4, draws: int = 100_000,
 ) -> Test:  # fmt: skip
-    """Test T9 (a) on ``draws`` responses at each of six lengths l; the share of them with A > 0 grows from .1 at 4
-    tokens to .9 at 4,096. With S of one of ``models``, equal ranges and no dual clip, the update acceptance is the same
-    at every length. With unlike ranges and S that drifts by the sign of A, it is `theory.update_acceptance`. Falsified
-    by x, the test multiplies the stated acceptance by 1 - x. Near misses: another upper range ``c_hi``, a ``dual``
-    clip, skewed ``models``; ``half`` states the share 1/2; ``pull`` is the stated drift by that sign, nats per token.
-    """
+    """Test T9 (a) on ``draws`` responses at each of six lengths; the share of them with A > 0 grows from .1 at 4 tokens
+    to .9 at 4,096. With S of one of ``models``, symmetric, equal ranges and no dual clip, the update acceptance is the
+    same at every length. With unlike ranges and a drift of S of 2e-4 nats per token in the direction of A, it is
+    `theory.update_acceptance`. Falsified by x, the test multiplies the stated acceptance by 1 - x. Near misses call
+    fair what follows the share of A > 0: another upper range ``c_hi``, a ``dual`` clip, skewed ``models``; or state a
+    wrong number: ``half`` the share 1/2, ``pull`` 0 no drift by the sign of A."""
     n, tests = np.broadcast_to(GRID, (draws, GRID.size)), []
     positive = np.linspace(0.1, 0.9, GRID.size)
     fair, unlike = (preset("fspo-kl", range_hi=c, dual=d).rule for c, d in ((c_hi, dual), (0.045, None)))
@@ -86,11 +86,11 @@ def drawn(
 @near_miss("other responses where A < 0", others=True)
 @near_miss("A < 0 is clipped less often", reversed_signs=True)
 def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
-    """Test T9 (b): where steps of one distribution are made along a response's score if A > 0 and against it if A < 0,
-    S > b is no more probable for A > 0 than S < -b for A < 0. Tried over all responses of 12 softmax policies, for
-    steps along each response's own score and for random steps, with any distribution of both. Falsified by x, the test
-    multiplies the probability for A < 0 by 1 - x. Near misses: ``power`` 3 has logits that are cubes of the parameters,
-    ``others`` gives A < 0 the steps of other responses, ``reversed_signs`` exchanges the sides."""
+    """Test T9 (b): a step moves the logits by v for a response with A > 0 and by -v for one with A < 0, (response, v)
+    with one distribution for both signs; then S > b where A > 0 is at most as probable as S < -b where A < 0. Exact
+    over all responses of 12 softmax policies, v a response's own score or random, with random probabilities. Falsified
+    by x, the test multiplies the probability for A < 0 by 1 - x. Near misses: ``power`` 3, logits that are cubes of
+    parameters, not affine; ``others``, A < 0 has the v of other responses; ``reversed_signs``, the other inequality."""
     values, bounds = [], []
     for _ in range(12):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.0)
@@ -132,7 +132,7 @@ def weights(rng: np.random.Generator, as_band: bool = False, tilted: str = "tilt
     drifts none, gaussian (mu) and tilted (-mu). With tilted it is one number at three lengths, the band acceptance
     around mu; with none and equal ranges it is the band acceptance; with gaussian it is not one number. Falsified by x,
     the test multiplies the stated numbers by 1 + x. Near misses: ``as_band`` takes the band acceptance for the weight
-    acceptance, ``tilted`` names another drift that is to make the latter constant."""
+    acceptance; ``tilted`` "gaussian" states that drift gaussian makes the latter one number."""
     stated, exact, falls = [], [], []
     formula = theory.band_acceptance if as_band else theory.weight_acceptance
     for i in range(18):
@@ -161,8 +161,8 @@ def examples(rng: np.random.Generator, u: float = 1.0, second: float = -0.6) -> 
     """Test the examples of T9 in docs/theory.md: a band acceptance with LRE 0 beside a cosine of .848, computed from
     the normal distribution at 50 digits; update acceptances of .781 and .835 under a dual clip; and, with an upper
     range of twice the lower one, a weight acceptance that is the same at 100 and 900 tokens. Falsified by x, the test
-    multiplies sigma, the scale of S, by 1 + x. Near misses: ``u`` is another half-width, in standard deviations of S,
-    than 1, ``second`` another first entry of the second length's mean gradient."""
+    multiplies sigma, the scale of S, by 1 + x. Near misses, with another cosine: ``u`` 1.05 for a half-width of 1
+    standard deviation of S, ``second`` -.5 for -.6 as first entry of the second length's mean gradient."""
     del rng
     kept = [normal_share(-0.03 * math.sqrt(n) - 1, -0.03 * math.sqrt(n) + 1) for n in (10, 2000)]
     clipped, unclipped = (np.array([x - 0.6 * y, 0.8 * y]) for x, y in (kept, (1.0, 1.0)))
@@ -196,10 +196,10 @@ def independent(
     rng: np.random.Generator, as_band: bool = False, follows: float = 0.0, outside: str = "mask", draws: int = 100_000
 ) -> Test:
     """Test T9 (c) on ``draws`` responses at each of four lengths, with Gaussian S whose mean weight is 1 and,
-    independent of it, an A psi (one number) of mean .9: the mean of M w A psi through the rule is .9 times the weight
-    acceptance, that of a cap by the lognormal distribution. Falsified by x, the test multiplies the stated means by 1 +
-    x. Near misses: ``as_band`` takes the band acceptance for the weight acceptance, ``follows`` is how much A psi grows
-    for each standard deviation of S, ``outside`` takes the place of mask."""
+    independent of it, an A psi (one number) of mean .9: the mean of M w A psi under mask is .9 times
+    `theory.weight_acceptance`, under cap .9 times the mean of M w by the lognormal distribution. Falsified by x, the
+    test multiplies these by 1 + x. Near misses: ``as_band`` has the band acceptance for the weight acceptance;
+    ``follows`` lets A psi grow with S, ``outside`` drop for mask lets M depend on the sign of A."""
     lengths = np.array([16.0, 64, 256, 1000])
     model, n = GaussianTokens(MU, SIGMA), np.broadcast_to(lengths, (draws, 4))
     S, sign = model.sample(rng, n), np.where(rng.random(n.shape) < 0.7, 1.0, -1.0)

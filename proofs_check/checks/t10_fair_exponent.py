@@ -29,8 +29,8 @@ def fair_exponent(
     quantile: Callable[[float], float], v: Floats | Pair, lengths: Floats | Pair, alpha: float, H: float
 ) -> float:
     """Return T10 (c)'s fair exponent: that at which two lengths have the acceptance ``alpha``; NaN if there is none. At
-    the two ``lengths`` the shares ``v`` of the responses change, and the excess X over L^H of these has one
-    distribution, whose quantiles are ``quantile``."""
+    the two ``lengths`` the shares ``v`` (two numbers) of the responses change, and the excess X of these over L^H has
+    one distribution, whose quantile at a level in (0, 1) is ``quantile(level)``."""
     levels = 1 - (1 - alpha) / np.asarray(v)
     if not np.all(levels > 0):
         return math.nan
@@ -84,11 +84,11 @@ def equal_acceptance(dist: tails.Changed, v: Floats | Pair, lengths: Floats | Pa
 @near_miss("a distribution that is flat at the edge", flat=True)
 def by_root_search(rng: np.random.Generator, v_ignored: bool = False, normal: bool = False, flat: bool = False) -> Test:
     """Test T10 (a) and (c): `fair_exponent`, from quantiles, is the exponent at which two lengths have the same
-    acceptance, from tails; at exponents 10^-6 below and above it the second length is accepted less and more. It is
-    above H, the exponent with which the excess grows, exactly if more of the longer responses change. Three pairs of
-    lengths are drawn for each of four distributions: normal, Student-t and logistic with two edges, logistic with one.
-    Falsified by x, the test multiplies the exponent by 1 + x. Near misses: ``v_ignored`` lets all responses change,
-    ``normal`` takes normal quantiles for each distribution, ``flat`` takes a distribution that is flat at the edge."""
+    acceptance, by root search on tails; at exponents 10^-6 below and above it the second, longer length is accepted
+    less and more. It is above H, the exponent with which the excess grows, exactly if more of the longer responses
+    change. Three pairs of lengths for each of four distributions (`tails.DISTRIBUTIONS`). Falsified by x, the test
+    multiplies the exponent by 1 + x. Near misses: ``v_ignored`` lets all responses change, ``normal`` takes normal
+    quantiles for each distribution, ``flat`` one flat at the edge, so that a range of exponents has this acceptance."""
     roots, stated, signs = [], [], []
     cases = [(dist, *drawn_pair(rng, dist.quantile)) for dist in tails.DISTRIBUTIONS for _ in range(3)]
     for dist, v, lengths, alpha, H in [(tails.FLAT, (1.0, 1.0), BETWEEN, 0.75, 0.5)] if flat else cases:
@@ -112,12 +112,12 @@ BETWEEN: Pair = (16.0, 128.0)
 @near_miss("H", at_H=True)
 @near_miss("F(0) = 0 for one edge", at_0=0.0)
 def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = False, at_0: float = 0.5) -> Test:
-    """Test that docs/theory.md prints the right fair exponents of an example in which the shares ``changed`` of two
-    lengths change. Also: an exponent exists where the acceptance exceeds what every band accepts at one length, 60 %
-    with two edges and 80 % with one; just above it the exponent grows by log(100)/log(8) where the rest falls to a
-    hundredth; for Student's distribution (3 degrees of freedom) it tends to 1/2 + log(2)/(3 log(8)). Falsified by x,
-    the test multiplies the printed exponents and the stated 40 % and 20 % by 1 + x. Near misses: other ``changed``,
-    ``at_H`` has 1/2 as exponent, ``at_0`` 0 states 60 % with one edge too."""
+    """Test that docs/theory.md prints the right fair exponents of an example: shares ``changed`` of the responses of 16
+    and 128 tokens change. Also an exponent exists only at acceptances above 60 % with two edges, 80 % with one (what
+    every band accepts at 16 tokens), and grows by log(100)/log(8) where the distance to that falls to a hundredth; for
+    Student's distribution (3 degrees of freedom) it tends to 1/2 + log(2)/(3 log(8)). Falsified by x, the test
+    multiplies the printed exponents and the stated rests, 40 % and 20 %, by 1 + x. Near misses: ``changed`` .42 at 16
+    tokens, ``at_H`` 1/2 for each exponent, ``at_0`` 0 for F(0) = 1/2 with one edge, so that 60 % is stated there."""
     del rng
     alphas = (0.75, 0.85, 0.95, 0.99)
     exact = [0.5 if at_H else equal_acceptance(tails.NORMAL, changed, BETWEEN, alpha, 0.5) for alpha in alphas]
@@ -139,12 +139,12 @@ def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = Fals
 @near_miss("weights without densities", densities=False)
 @near_miss("growth of the mixture's own level", own_level=False)
 def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = True, own_level: bool = True) -> Test:
-    """Test T10 (b) for mixtures of normal, Student, log-logistic (its tail's power changes with the length l) and
+    """Test T10 (b) for eight mixtures of normal, Student, log-logistic (its tail's power changes with the length l) and
     unchanged responses, whose shares change with l: the statement's two terms, from the components' growth and from
-    their shares' change, sum to the slope of the excess's log quantile in log l by numerical differentiation; their
-    mean over log l by quadrature is the exponent of two lengths. Falsified by x, the test multiplies the sum by 1 + x.
-    Near misses: ``second`` is a factor on the second term, ``densities`` False leaves the densities out of the weights,
-    ``own_level`` False takes the growth of each component at the mixture's level, not at its own."""
+    their shares' change, sum to the slope in log l of the log quantile of the excess, by numerical differentiation;
+    their mean over log l by quadrature is the exponent of two lengths. Falsified by x, the test multiplies the sum by 1
+    + x. Near misses: ``second`` 0 leaves out the second term, ``densities`` False the densities from the weights;
+    ``own_level`` False takes each component's growth at the mixture's tail probability, not at the component's own."""
     stated, exact = [], []
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for i in range(8):
@@ -180,11 +180,11 @@ def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = Tru
 @near_miss("any gamma", any_gamma=True)
 @near_miss("also where the same share changes", ties=True)
 def order(rng: np.random.Generator, any_gamma: bool = False, ties: bool = False) -> Test:
-    """Test T10 (c) in exact counts, on 600 distributions of a few values of X/L^H, X the excess of changed responses: a
-    band c L^gamma with gamma = H clips the same share of the changed responses at two lengths; with gamma <= H it
-    accepts less of the longer length if more of it changes and something is clipped there, and the other way round.
-    Falsified by x, the test lets X spread like L^(H + x). Near misses: ``any_gamma`` states the order at every gamma,
-    ``ties`` also where the same share changes."""
+    """Test T10 (c) in exact counts, on 600 distributions of a few values of X/L^H, X the excess of changed responses,
+    at two lengths: a band c L^gamma with gamma = H clips the same share of the changed at both; with gamma <= H it
+    accepts less of the longer if more of it changes and some of it is clipped; with gamma >= H less of the shorter if
+    more of that changes and is clipped. Falsified by x, the test lets X spread like L^(H + x). Near misses:
+    ``any_gamma`` states the order at every gamma, ``ties`` also where the same share changes."""
     cases = []
     for i in range(600):
         dist, changed, unchanged = Discrete.draw(rng), rng.integers(1, 5, 2).tolist(), rng.integers(0, 31, 2).tolist()
@@ -237,12 +237,12 @@ def by_rules(
     rng: np.random.Generator, gamma_off: float = 0.0, of_changed: bool = False, at_H: bool = False,
     dists: tuple[Cdf, ...] = (logistic, student, skewed),
 ) -> Test:  # fmt: skip
-    """Test T10 (c) through the rule's band c L^gamma, for changed responses whose log-ratio, less the centre and over
-    L^H, has one of ``dists``. With gamma = H the clip rate at five lengths is the share that changes times one number,
-    and each LRE is (1 - a)/a times that of these shares, a the mean acceptance; at the stated exponent, with its range,
-    both of two lengths are accepted alike, as stated. Falsified by x, the test multiplies the stated clip rates and LRE
-    by 1 + x. Near misses: ``gamma_off`` is added to gamma = H, ``of_changed`` leaves out (1 - a)/a, ``at_H`` takes H
-    for the stated exponent, or a distribution jumps over the acceptance."""
+    """Test T10 (c) by acceptances of the rule's band c L^gamma, for changed responses whose log-ratio, less the centre
+    and over L^H, has one of ``dists``. With gamma = H the clip rate at five lengths is t v, v the share that changes, t
+    one number, and each LRE is (1 - a)/a times that of v, a the mean acceptance; at the stated exponent
+    (`fair_exponent`) with its range both of two lengths have the stated acceptance. Falsified by x, the test multiplies
+    clip rates and LRE by 1 + x. Near misses: ``gamma_off`` .25 is added to H, ``of_changed`` leaves out (1 - a)/a,
+    ``at_H`` takes H for the fair exponent, `jumping` in ``dists`` jumps over the acceptance."""
     found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
     for dist in dists:
         for H in (0.3, 0.5, 0.75):
@@ -270,10 +270,10 @@ def by_rules(
 @near_miss("limit of x^-3 for the normal tail", of={"normal": tails.FAR_TAILS["normal"]._replace(k=3.0)})
 @near_miss("lighter than any power is enough", of={"in steps": tails.FarTail(tails.in_steps, math.inf)})
 def limits(rng: np.random.Generator, of: dict[str, tails.FarTail] | None = None, light: bool = False) -> Test:
-    """Test T10 (d) for tails in ``of`` (by default `tails.FAR_TAILS`) that fall like x^-k, k finite or infinite: the
-    fair exponent of two lengths less H, over the slope in log L of the log share that changes, comes ever nearer to 1/k
-    as the acceptance tends to 1, at last within a thousandth. Falsified by x, the test adds x to the distance from 1/k.
-    Near misses: tails of other k, and ``light``, which states the limit 0 for every tail."""
+    """Test T10 (d) for tails in ``of`` (by default `tails.FAR_TAILS`) that fall like x^-k, or faster (k infinite): the
+    fair exponent of two lengths less H, over beta, the slope in log L of the log share that changes, comes ever nearer
+    to 1/k as the acceptance tends to 1, at last within .001. Falsified by x, the test adds x to the distance from 1/k.
+    Near misses: k = 3 for a normal tail; a light tail that falls in steps (no limit); ``light``, 1/k = 0 for all."""
     paths = []
     for tail in (of or tails.FAR_TAILS).values():
         for v in (rng.uniform(0.2, 0.5), rng.uniform(0.6, 1.0)), (rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.6)):
@@ -293,10 +293,10 @@ def limits(rng: np.random.Generator, of: dict[str, tails.FarTail] | None = None,
 @near_miss("alike only where both signs are clipped alike", either=False)
 @near_miss("mask in the place of drop", outside="mask")
 def two_signs(rng: np.random.Generator, either: bool = True, outside: str = "drop") -> Test:
-    """Test T10 (e) in exact counts, on 400 random distributions of S with three values for each sign of A: the update
-    acceptance is as stated, and the same at two lengths exactly if both signs lose the same share or both lengths have
-    the same ratio of signs. Falsified by x, the test multiplies the upper range by 1 + x. Near misses: ``either`` False
-    drops the second of these conditions, ``outside`` "mask" takes the place of drop."""
+    """Test T10 (e) in exact counts, on 400 random distributions of S with three values for each sign of A: at two
+    lengths the update acceptance is 1 less the mean share that the signs lose, and the same exactly if both signs lose
+    the same share or both lengths have the same ratio of signs. Falsified by x, the test multiplies the upper range by
+    1 + x. Near misses: ``either`` False leaves out the latter, ``outside`` "mask" clips on both sides whatever A."""
     cases = []
     for _ in range(400):
         atoms = [rng.choice(np.arange(-24, 25), 3, replace=False) / 8 for _ in range(2)]
@@ -335,10 +335,10 @@ def sqrt_band(
     rng: np.random.Generator, v_ignored: bool = False, changes: float = 0.0, hurst: float = 0.5, draws: int = 200_000
 ) -> Test:
     """Test T10 (c) and (e) on ``draws`` responses at each of six lengths, of which 35 % to 90 % change, with skewed S
-    where A > 0 and normal S where A < 0: of the changed ones the sqrt band accepts the same share at every length, and
-    so it does of each sign and, as update acceptance, of both. Falsified by x, the test multiplies the stated
-    acceptances by 1 - x. Near misses: ``v_ignored`` lets all responses change, ``changes`` is how much the share of A >
-    0 differs between the ends of the lengths, ``hurst`` is the exponent (1/2) with which S spreads for A < 0."""
+    where A > 0 and normal S where A < 0, else S = 0 and A = 0: of the changed the sqrt band accepts the same share at
+    every length, of each sign and, as update acceptance, of both. Falsified by x: the stated acceptances times 1 - x.
+    Near misses: ``v_ignored`` states that all responses change; ``changes`` .4 lets the share of A > 0 grow by .4 from
+    the first to the last length; with ``hurst`` .53 S spreads like L^.53, not L^.5, where A < 0."""
     n, v = np.broadcast_to(GRID, (draws, GRID.size)), np.ones(GRID.size) if v_ignored else CHANGED
     sign = np.where(rng.random(n.shape) < 0.6 + changes * np.linspace(-0.5, 0.5, GRID.size), 1.0, -1.0)
     A = np.where(rng.random(n.shape) < CHANGED, sign, 0.0)

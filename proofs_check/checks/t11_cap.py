@@ -23,13 +23,13 @@ from proofs_check.tools.policy import calibrated, make_bandit, update_terms
 
 
 def held(w: Floats, p: Floats, K: float) -> float:
-    """Return E[min(w, K)] of the weights w with the probabilities p, both (N,)."""
+    """Return E[min(w, K)] of the weights w with the probabilities p, both (N,), at the cap K."""
     return float(p @ np.minimum(w, K))
 
 
 @dataclass(frozen=True)
 class Responses:
-    """A distribution of responses: weights w (K,) with probabilities p (K,) and, independent of them, gradients A psi
+    """A distribution of responses: weights w (N,) with probabilities p (N,) and, independent of them, gradients A psi
     (J, D), the rows of ``gradients``, with probabilities q (J,)."""
 
     w: Floats
@@ -56,7 +56,7 @@ class Responses:
         return float(self.q @ (self.gradients**2).sum(axis=1) / (self.u @ self.u))
 
     def outcomes(self, tilt: float = 0.0) -> tuple[np.ndarray, Floats]:
-        """Return the pairs of weight and gradient as indices (K J, 2) and their probabilities; with ``tilt`` the
+        """Return the pairs of weight and gradient as indices (N J, 2) and their probabilities (N J,); with ``tilt`` the
         largest weight comes with the first gradient more often than independence says."""
         joint = np.outer(self.p, self.q)
         joint[np.argmax(self.w), 0] *= 1 + tilt
@@ -66,8 +66,8 @@ class Responses:
 
 def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], float]:
     """Return a function of the cap K: the mean squared error of the mean of min(w, K) A psi over n responses drawn from
-    ``dist``, as a sum over all outcomes. With ``tilt`` large weights and the first gradient come together more often.
-    """
+    ``dist``, as an estimate of E[w A psi], summed over all outcomes. With ``tilt`` above 0 the largest weight and the
+    first gradient come together more often."""
     index, chance = dist.outcomes(tilt)
     truth = (chance * dist.w[index[:, 0]]) @ dist.gradients[index[:, 1]]
     at = np.array(list(product(range(chance.size), repeat=n)))
@@ -85,10 +85,10 @@ def enumerated_error(dist: Responses, n: int, tilt: float) -> Callable[[float], 
 @near_miss("nu = 1", noise=False)
 @near_miss("A psi depends on w", tilt=0.5)
 def least_error(rng: np.random.Generator, less: int = 0, noise: bool = True, tilt: float = 0.0) -> Test:
-    """Test T11 on 16 random distributions of responses, n = 2 or 3 of which are drawn: a minimiser over the cap K on
-    weights finds the root that `theory.cap_of_least_error` gives; the error falls up to it and does not fall after it.
-    Falsified by x, the test multiplies the root by 1 + x. Near misses: ``less`` lowers n, ``noise`` False takes 1 for
-    `Responses.nu`, ``tilt`` ties the gradients A psi to w."""
+    """Test T11 on 16 random distributions of responses, n = 2 or 3 of which are drawn: over all outcomes the mean
+    squared error of the capped update is least, by a minimiser over the cap K, at the root of
+    `theory.cap_of_least_error`, falls up to it and does not fall after it. Falsified by x, the test multiplies the root
+    by 1 + x. Near misses: ``less`` 1 takes n - 1, ``noise`` False takes 1 for nu, ``tilt`` lets A psi depend on w."""
     stated, found, steps = [], [], []
     for i in range(16):
         dist, n = Responses.draw(rng), 2 + i % 2
@@ -140,8 +140,8 @@ def limit_of(ratio: float, n: float, s: float) -> float:
 def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, right: float = 1.0) -> Test:
     """Test that `theory.cap_of_least_error`, for 20,000 quantiles of w, is the cap K of T11 by root search, from closed
     forms for lognormal weights and by quadrature for gamma and uniform ones. As the standard deviation s of log w goes
-    to 0, (K - 1)/s goes to zeta of `limit_of`, with a gap of the size of s. Falsified by x, the test multiplies K by 1
-    + x. Near misses: ``n_out`` takes n = 1; for zeta, ``off`` 1 has nu for nu - 1, ``right`` 0 leaves out s zeta."""
+    to 0, (K - 1)/s is within 20 s of zeta from `limit_of`. Falsified by x, the test multiplies K by 1 + x. Near misses:
+    ``n_out`` takes n = 1; for zeta, ``off`` 1 has nu for nu - 1 and ``right`` 0 leaves out s zeta."""
     stated, exact, levels = [], [], (np.arange(20_000) + 0.5) / 20_000
     for _ in range(6):
         nu, n = 1 + float(10 ** rng.uniform(-2, 1)), float(rng.integers(2, 60))
@@ -170,9 +170,9 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, 
 @near_miss("n - 3 for n", less=3)
 @near_miss("nu of twice the gradients' noise", noise=math.sqrt(2))
 def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: int = 100_000) -> Test:
-    """Test T11 on drawn updates of 8 responses with lognormal weights: at T11's root K the slope of the squared error
-    in the cap, 2 <error, mean of A psi where w > K>, has the mean 0. Falsified by x, the test multiplies the root by 1
-    + x. Near misses: ``less`` is taken from the number of responses, ``noise`` multiplies the gradients' noise."""
+    """Test T11 on ``updates`` drawn updates of 8 responses with lognormal w: at T11's root K the slope of the squared
+    error in the cap, 2 <error, mean of A psi where w > K>, has the mean 0. Falsified by x, the test multiplies K by 1 +
+    x. Near misses take another root: ``less`` 3 for n = 5, ``noise`` for gradients with so many times the noise."""
     n, s, spread = 8, 0.5, 1.2
     w = np.exp(s * rng.standard_normal((updates, n)) - s * s / 2)
     gradients = np.array([1.0, 0.0]) + spread * rng.standard_normal((updates, n, 2))
@@ -207,11 +207,11 @@ def over_lengths(dists: list[Responses], p: Floats, n: float) -> Callable[[Float
 @near_miss("own roots for parallel u_l", own=True)
 @near_miss("one cap for parallel u_l", one_cap=True)
 def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) -> Test:
-    """Test T11's sentence on several lengths l: a minimiser over the caps K_l of three lengths finds the root of each
-    length by itself where the mean gradients u_l = E[A psi | l] are orthogonal; where they are parallel, caps that make
-    |u_l| (nu_l K_l - E[min(w, K_l) | l]) one number, nu_l as in `Responses.nu`. Falsified by x, the test multiplies
-    what is stated by 1 + x. Near misses: ``own`` states the roots for parallel ones too, ``one_cap`` one cap for all.
-    """
+    """Test T11's sentence on several lengths l: a minimiser of `over_lengths` over the caps K_l of three lengths has
+    the root of each length by itself where the mean gradients u_l = E[A psi | l] are orthogonal; where they are
+    parallel, caps at which |u_l| (nu_l K_l - E[min(w, K_l) | l]) is one number (nu_l: `Responses.nu`). Falsified by x,
+    the test multiplies what is stated by 1 + x. Near misses, for parallel u_l: ``own`` states each length's own root,
+    ``one_cap`` one cap for all, although these lengths differ in w and nu."""
     stated, found, to_the_end = [], [], {"xatol": 1e-10, "fatol": 1e-16, "maxfev": 20_000, "maxiter": 20_000}
     for _ in range(8):
         p, n = rng.dirichlet(np.full(3, 5.0)), 40.0
@@ -243,9 +243,9 @@ def lengths(rng: np.random.Generator, own: bool = False, one_cap: bool = False) 
 @near_miss("drift tilted", drift="tilted")
 def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
     """Test T11's remark (i) at 40 random sigma and u, half-widths in standard deviations of S: an optimiser over
-    lengths finds that the upper edge of the sqrt band with ``drift`` gaussian (near misses: another) is at most u^2/2
-    nats (`theory.upper_edge_supremum`), reached at L = (u/sigma)^2. Falsified by x, the test multiplies u^2/2 by 1 + x.
-    """
+    lengths finds that the upper edge of the sqrt band around the mean, -sigma^2 L/2 (``drift`` gaussian), is at most
+    u^2/2 nats (`theory.upper_edge_supremum`), reached at L = (u/sigma)^2. Falsified by x, the test multiplies u^2/2 by
+    1 + x. Near misses: ``drift`` none or tilted, with which the edge grows without bound."""
     stated, exact, away = [], [], []
     for _ in range(40):
         sigma, u = 10 ** rng.uniform(-2.5, -1), rng.uniform(0.2, 3.0)
@@ -265,11 +265,11 @@ def edge(rng: np.random.Generator, drift: str = "gaussian") -> Test:
 @near_miss("plug-in", plug_in=True)
 @near_miss("tr Cov/(n - 1)", one_less=True)
 def price(rng: np.random.Generator, plug_in: bool = False, one_less: bool = False, prompts: int = 3) -> Test:
-    """Test T11's remark (ii) over all outcomes of an update of ``prompts`` prompts, for a policy whose rule clips
-    enough: the clipped gradient's mean squared error is |bias|^2 plus the variance of a prompt's gradient over the
-    number of prompts; and the inner product of what clipping changed in the gradients of two different prompts is
-    |bias|^2 on average. Falsified by x, the test multiplies |bias|^2 by 1 + x. Near misses: ``plug_in`` counts each
-    prompt with itself as a pair, ``one_less`` divides by the number of prompts less 1."""
+    """Test T11's remark (ii) over all outcomes of an update of ``prompts`` prompts with one response each, for a policy
+    whose rule clips much: the clipped gradient's mean squared error is |bias|^2 plus the variance of a prompt's
+    gradient over the number of prompts; and <d_i, d_j>, d a prompt's clipped less its unclipped gradient, is |bias|^2
+    on average over pairs of different prompts. Falsified by x, the test multiplies |bias|^2 by 1 + x. Near misses:
+    ``plug_in`` also pairs each prompt with itself, which adds noise; ``one_less`` divides by ``prompts`` less 1."""
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.3)
         clipped, true = update_terms(bandit, calibrated(bandit, "fspo", 0.6))

@@ -18,11 +18,11 @@ from proofs_check.tools.policy import Bandit, make_bandit, update_terms
 @near_miss("old policy without full support", support=False)
 @near_miss("a band that holds the means of S", means=True)
 def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = False) -> Test:
-    """Test T12 (a) over all responses of 24 softmax policies, with the narrowest sqrt band that holds all of them: each
+    """Test T12 (a) over all responses of 24 softmax policies, with the narrowest sqrt band that holds all S: each
     length's probability under the new policy over that under the old one lies between e^lo and e^hi, lo and hi the
-    band's edges. With one symbol beside the end all responses of a length are one, and the bound is reached. Falsified
-    by x, the test multiplies the edges, in nats, by 1 - x. Near misses: ``support`` False takes some responses from the
-    old policy, ``means`` has a band that holds the means of S at each length."""
+    band's edges at that length. With one symbol beside the end all responses of a length are one, and the bound is
+    reached. Falsified by x, the test multiplies the edges, in nats, by 1 - x. Near misses: ``support`` False: the old
+    policy cannot draw half of the responses; ``means``: the band holds only the means of S at each length."""
     values, bounds, kinds = [], [], []
     for i in range(24):
         bandit = make_bandit(rng, vocabulary=1 + i % 3, max_length=5, step=0.05)
@@ -46,9 +46,9 @@ def moved_lengths(rng: np.random.Generator, support: bool = True, means: bool = 
 @check("T12", Method.CLOSED, "1.6, 6.8 and 47 times at 256, 4,096 and 16,384 tokens", "of their logarithms", 1e-11)
 @near_miss("exponent .51", exponent=0.51)
 def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
-    """Test that docs/theory.md prints rightly how often the default range .03 lets a length become more frequent, 1.6,
-    6.8 and 47 times at 256, 4,096 and 16,384 tokens. Falsified by x, the test multiplies the logarithms of these
-    numbers by 1 + x. The near miss has another ``exponent`` of the length than 1/2."""
+    """Test that docs/theory.md prints rightly how many times as frequent fspo's range .03 lets a length become: 1.6,
+    6.8 and 47 times at 256, 4,096 and 16,384 tokens, e^(.03 sqrt(L)). Falsified by x, the test multiplies the
+    logarithms of these numbers by 1 + x. The near miss, ``exponent`` .51, has L^.51 for sqrt(L)."""
     del rng
     lengths = [256, 4_096, 16_384]
     exact = 0.03 * np.array([16.0, 64.0, 128.0]) ** (2 * exponent)
@@ -58,8 +58,8 @@ def default_range(rng: np.random.Generator, exponent: float = 0.5) -> Test:
 
 
 def stationary(rng: np.random.Generator) -> tuple[Bandit, Floats]:
-    """Return a policy that is a stationary point of its expected advantage (g = 0), and a random direction of length 1.
-    Its advantages are random ones less their projection on the scores."""
+    """Return a policy that is a stationary point of its expected advantage (g = 0), and a random direction of length 1
+    in its logits. The advantages are random ones less their least-squares fit by the scores."""
     bandit = make_bandit(rng, vocabulary=2, max_length=3, step=0.0)
     root = np.sqrt(bandit.p_old)
     fitted, *_ = np.linalg.lstsq(root[:, None] * bandit.psi, root * bandit.advantages, rcond=None)
@@ -68,7 +68,7 @@ def stationary(rng: np.random.Generator) -> tuple[Bandit, Floats]:
 
 
 def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
-    """Return how far 20 gradient steps of size .3 by the preset ``name`` move the logits, and if any was clipped."""
+    """Return how far 20 gradient steps of size .3 by the preset ``name`` move the logits, and if they clip anything."""
     rule, clipped, start = preset(name).rule, False, bandit.new
     for _ in range(20):
         terms, _ = update_terms(bandit, rule)
@@ -85,8 +85,8 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
 @near_miss("the weight e^(S/L) of gspo", name="gspo")
 def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False, name: str = "fspo") -> Test:
     """Test T12 (b) on six policies: a rollout of 20 clipped steps that starts at a stationary point (gradient 0) stays
-    there, and one that starts .001 away has nothing clipped. Falsified by x, the test starts x away from the point.
-    Near misses: ``far`` has 1 for .001, ``other`` starts elsewhere, ``name`` is a preset with another weight."""
+    there, and one that starts .001 away has nothing clipped. Falsified by x, the first starts x away from the point.
+    Near misses: ``far`` starts the second 1 away, ``other`` both elsewhere; ``name`` gspo has another gradient."""
     policies = [stationary(rng) for _ in range(6)]
     if other:
         policies = [(make_bandit(rng, vocabulary=2, max_length=3, step=0.0), away) for _, away in policies]
@@ -111,10 +111,10 @@ def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = Fals
 @near_miss("+ for -", sign=1.0)
 @near_miss("J transposed", transposed=True)
 def bias_of_zero(rng: np.random.Generator, sign: float = -1.0, transposed: bool = False) -> Test:
-    """Test T12 (c) for ten random cubic fields g (gradients) that are 0 at a point, where their derivative is J, and
-    quadratic biases b: the zero of g + tau b moves from that point by -tau J^-1 b, up to an error that falls like
-    tau^2. Falsified by x, the test multiplies the stated shift by 1 + x. Near misses: ``sign`` 1, or J ``transposed``.
-    """
+    """Test T12 (c) for ten random cubic fields g (gradients) of 3 parameters that are 0 at a point, where their
+    derivative is J, and quadratic biases b: the zero of g + tau b moves from that point by -tau J^-1 b, up to a
+    relative error of .02 at tau = 10^-3 and .002 at 10^-4. Falsified by x, the test multiplies the stated shift by 1 +
+    x. Near misses: ``sign`` 1 states the opposite shift, ``transposed`` takes J^T for J."""
     shifts, stated, taus = [], [], np.array([1e-3, 1e-4])
     for _ in range(10):
         J, b, curved, bent = (rng.standard_normal(shape) for shape in ((3, 3), 3, (3, 3, 3), (3, 3)))

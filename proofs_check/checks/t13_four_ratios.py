@@ -21,7 +21,7 @@ from proofs_check.tools.policy import all_responses, next_symbol, scores, slopes
 
 def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield each prefix that a response of the sampler can have as three things: the position of the symbol after the
-    prefix, the last symbol of the prefix, and the indices of the responses that begin with it."""
+    prefix, the last symbol of the prefix (V if it is empty), and the indices of the responses that begin with it."""
     symbols = chain.responses.symbols
     for t in range(symbols.shape[1]):
         live = np.flatnonzero(chain.drawn & (symbols[:, t] >= 0))
@@ -32,9 +32,9 @@ def prefixes(chain: Chain) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
-    """Return, for each length 1..T, a policy's probability of the responses of that length that a sampler can draw, by
-    forward recursion. ``table`` holds the policy's probabilities by position, previous and next symbol, (T, V + 1, V +
-    1), and ``drawn``, of the same shape, whether the sampler can draw that symbol."""
+    """Return (T,), for each length 1..T, a policy's probability of the responses of that length that a sampler can
+    draw, by forward recursion. ``table`` holds the policy's probabilities by position, previous and next symbol, (T, V
+    + 1, V + 1), and ``drawn``, of the same shape, whether the sampler can draw that symbol."""
     reached, masses = np.eye(table.shape[1])[-1], []
     for step, counted in zip(table, drawn, strict=True):
         ends = reached @ np.where(counted, step, 0.0)
@@ -49,10 +49,10 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 @near_miss("KL the other way round", swapped=True)
 @near_miss("responses that cannot be drawn counted", all_of_p=True)
 def after_prefix(rng: np.random.Generator, mass: bool = True, swapped: bool = False, all_of_p: bool = False) -> Test:
-    """Test T13 (a) and (b) over all responses that four samplers Q can draw, with the log-ratio R of the policy P to Q
-    and its token log-ratios r: the means of e^R by length, and of e^r, r and k3 after each prefix, are the
-    probabilities and KL divergences that T13 states. Falsified by x, the test multiplies the stated means by 1 + x.
-    Near misses: ``mass`` False states the mean 1 of e^r, ``swapped`` takes KL(P || Q), ``all_of_p`` counts all of P."""
+    """Test T13 (a) and (b) over all responses that four samplers Q can draw, R being the log-ratio of the sampling
+    weights' policy P to Q and r its tokens: the means of e^R by length, and of e^r, r and k3 after each prefix, are the
+    probabilities and KL divergences of T13. Falsified by x, the test multiplies the stated means by 1 + x. Near misses:
+    ``mass`` False states the mean 1 of e^r, ``swapped`` KL(P || Q), ``all_of_p`` counts what Q cannot draw."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)
@@ -84,10 +84,10 @@ def after_prefix(rng: np.random.Generator, mass: bool = True, swapped: bool = Fa
 @near_miss("mean 1", one=True)
 @near_miss("KL the other way round", swapped=True)
 def wrong_log_probs(rng: np.random.Generator, one: bool = False, swapped: bool = False) -> Test:
-    """Test T13 (c), over all responses of a sampler that draws from q and reports q_hat, at four temperatures; p is the
-    trainer's distribution, r = log(p/q_hat) of a token. The mean of e^r is the sum of p q/q_hat; if p itself drew, it
-    is 1 + chi^2(p, q_hat) and that of r is KL(p, q_hat). Falsified by x, the test multiplies the stated means by 1 + x.
-    Near misses: ``one`` states the mean 1, ``swapped`` KL(q_hat, p)."""
+    """Test T13 (c) over all responses of a sampler that draws from q and reports q_hat, at four temperatures; p is the
+    trainer's distribution, r = log(p/q_hat) of a token. After each prefix the mean of e^r is the sum of p q/q_hat; if p
+    itself drew, it is 1 + chi^2(p, q_hat), and that of r is KL(p, q_hat). Falsified by x, the test multiplies the
+    stated means by 1 + x. Near misses: ``one`` states the mean 1, ``swapped`` KL(q_hat, p)."""
     stated, exact, slack = [], [], []
     for temperature in (0.5, 0.8, 1.25, 2.0):
         chain = make_chain(rng, max_length=4, noise=0.0, temperature=temperature)
@@ -112,8 +112,7 @@ def wrong_log_probs(rng: np.random.Generator, one: bool = False, swapped: bool =
 
 
 RANGES = {"mis": (0.2, 0.25), "geo-mask": (0.1, 0.1), "engine-sqrt": (0.15, 0.2)}
-"""Lower and upper range of each correction that treats a response as a whole. With these ranges each correction changes
-the factor of some responses of a small policy."""
+"""Lower and upper range of the three corrections on whole responses, narrow enough to change some of the factors."""
 
 
 def kept_factor(chain: Chain, name: str) -> Floats:
@@ -129,9 +128,9 @@ def kept_factor(chain: Chain, name: str) -> Floats:
 
 
 def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Floats, Floats, float]:
-    """Return T13 (d)'s two parts of the bias that a wrong factor gives the mean gradient, between lengths (D,) and
-    inside lengths (D,), and its bound on the norm of the second. ``p``, ``lengths``, ``c`` (N,) are each response's
-    probability, its length, and the factor that the update uses less the right one; ``u`` (N, D) the gradients."""
+    """Return the two parts of T13 (d)'s bias of the mean gradient by wrong factors, between lengths (D,) and inside
+    lengths (D,), and the bound on the second's norm. ``p``, ``lengths``, ``c`` (N,) are each response's probability,
+    length, and error of its factor: the one used less the right one; ``u`` (N, D) its gradient without the factor."""
     between, inside, bound = np.zeros(u.shape[1]), np.zeros(u.shape[1]), 0.0
     for length in np.unique(lengths):
         at = lengths == length
@@ -150,10 +149,11 @@ def bias_parts(p: Floats, lengths: np.ndarray, c: Floats, u: Floats) -> tuple[Fl
 @near_miss("weight e^S dropped", weighted=False)
 @near_miss("inside part left out", inner=False)
 def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inner: bool = True) -> Test:
-    """Test T13 (d) over all responses of four samplers, for updates with a wrong factor for e^(D + E), 1 or that of a
-    correction: the update, less the gradient of the expected advantage by finite differences, is the sum of the parts
-    between and inside lengths. Falsified by x, the test multiplies the sum by 1 + x. Near misses: ``sign`` -1 reverses
-    the bias, ``weighted`` False leaves out e^S, ``inner`` False the part inside lengths."""
+    """Test T13 (d) by sums over all responses that four samplers can draw. The gradient e^S A psi of a response should
+    have the factor e^(D + E); an update multiplies it by 1 instead, or by what one of three corrections leaves
+    (`kept_factor`). The update's mean, less the gradient of the expected advantage by finite differences, is the sum of
+    the two parts in `bias_parts`. Falsified by x, the test multiplies the sum by 1 + x. Near misses: ``sign`` -1 states
+    the opposite sum, ``weighted`` False leaves e^S out of it, ``inner`` False the part inside lengths."""
     errors, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, vocabulary=2, max_length=4, **sampler)
@@ -174,9 +174,9 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 @check("T13", Method.ATTACKED, "(d) the bound on the part inside lengths holds and is reached", "of the bound", 1e-8)
 @near_miss("second moments over all lengths", centred=False)
 def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
-    """Test T13 (d)'s bound on the part of the bias inside lengths (`bias_parts`): random factors and gradients keep to
-    it, and gradients that are the factor times one vector reach it. Falsified by x, the test multiplies the bound by 1
-    - x, and the reached one by 1 + x. The near miss, ``centred`` False, has second moments over all lengths in it."""
+    """Test T13 (d)'s bound on the part of the bias inside lengths (`bias_parts`), for 60 draws of 40 responses: it
+    holds for random gradients, and is reached by the factor's error times one vector. Falsified by x: the bound times 1
+    - x, the reached one times 1 + x. The near miss, ``centred`` False, has moments over all lengths."""
     values, bounds, reached = [], [], []
     for _ in range(60):
         lengths, p = rng.integers(1, 5, 40), rng.dirichlet(np.ones(40))
@@ -194,10 +194,10 @@ def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
 @near_miss("given one length", one_length=True)
 @near_miss("no cross terms", cross=False)
 def increments(rng: np.random.Generator, centred: bool = True, cross: bool = True, one_length: bool = False) -> Test:
-    """Test T13 (e) over all responses of four samplers: the covariance of two of S, D and E, whose tokens are centred
-    after each prefix, is the sum of the means of products at the same token. Falsified by x, the test multiplies this
-    sum by 1 + x. Near misses: ``centred`` False does not centre, ``cross`` False states 0 for two different ratios,
-    ``one_length`` keeps the responses of one length alone."""
+    """Test T13 (e) over all responses of four samplers: the covariance of two of S, D and E, after each token's mean
+    given its prefix is subtracted, is the sum over tokens of the mean of the product of both at that token. Falsified
+    by x, the test multiplies this sum by 1 + x. Near misses: ``centred`` False subtracts nothing, ``cross`` False
+    states 0 for two different ratios, ``one_length`` takes means over the likeliest length alone, which looks ahead."""
     found, stated, near = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, **sampler)
@@ -228,11 +228,11 @@ def increments(rng: np.random.Generator, centred: bool = True, cross: bool = Tru
 def first_use(
     rng: np.random.Generator, seen: str = "fresh", ratio: str = "behaviour", batches: int = 1_500, size: int = 32
 ) -> Test:
-    """Test T13 (a) where the old weights come from the sampling weights by a training step on one batch of ``size``
-    responses, drawn ``batches`` times from a sampler with noise in the logits and top-p .8. The mean of e^E, even over
-    that batch, is the sampling policy's probability of what the sampler can draw; that of e^(D + E) is the old
-    policy's, on fresh responses alone. Falsified by x, the test multiplies the stated means by 1 + x. Near misses:
-    ``seen="trained on"`` takes the batch for the fresh responses, ``ratio="staleness"`` takes D for D + E."""
+    """Test T13 (a) where a training step on one batch of ``size`` responses makes the old weights from the sampling
+    weights: ``batches`` steps, on responses of a sampler with noise in the logits and top-p .8. The mean of e^E, even
+    over that batch, is the sampling policy's probability of all that the sampler can draw; that of e^(D + E) is the old
+    policy's, on fresh responses alone. Falsified by x, the test adds x to both stated means. Near misses: ``seen``
+    "trained on" takes the batch itself, on which the old weights depend; ``ratio="staleness"`` takes D for D + E."""
     responses = all_responses(2, 4)
     sampling = 0.5 * rng.standard_normal((4, 3, 3))
     draw = truncated(sampling + 0.3 * rng.standard_normal(sampling.shape), top_p=0.8)
@@ -275,14 +275,14 @@ def largest_token(
     rng: np.random.Generator, independent: bool = False, union: bool = True, root: bool = False, one: bool = False,
     draws: int = 20_000,
 ) -> Test:  # fmt: skip
-    """Test T13 (f) on ``draws`` responses at four lengths l, 4 to 128, accepted if no token exceeds a threshold, which
-    one does with probability q. Independent normal and Student-t tokens are accepted by (1 - q)^l at one threshold, and
-    by alpha at that which a token passes with probability 1 - alpha^(1/l); AR(1) tokens as quadrature says. The
-    acceptance lies between 1 - l q and 1 - q for AR(1), fractional noise, and two processes that reach one bound each:
-    one value repeated, and exactly one token of 1/q above. Falsified by x, the test multiplies the stated acceptances
-    and the upper bound by 1 - x, and the lower bound by 1 + x. Near misses: ``independent`` states (1 - q)^l for AR(1),
-    ``union`` False states it as the least acceptance of dependent tokens, ``root`` has a threshold that grows like
-    sqrt(l), ``one`` one threshold for all l."""
+    """Test T13 (f) on ``draws`` responses at four lengths l, 4 to 128, accepted if no token exceeds a threshold.
+    Independent normal and Student-t tokens, each above it with probability q, are accepted with (1 - q)^l; with alpha
+    where each is above with 1 - alpha^(1/l). AR(1) tokens are accepted as `no_token_above` says. The acceptance lies
+    between 1 - l q and 1 - q for AR(1), fractional noise, and two processes that reach one bound each: one value
+    repeated, and exactly one token of 1/q above. Falsified by x, the test multiplies the stated acceptances and the
+    upper bound by 1 - x, the lower bound by 1 + x. Near misses: ``independent`` states (1 - q)^l for AR(1) tokens,
+    ``union`` False states it as least acceptance of dependent ones; ``root`` has a threshold like sqrt(l), ``one`` the
+    same for all l, for alpha at every l."""
     lengths, alpha, q = np.array([4, 16, 64, 128]), 0.8, 0.004
     edge = float(stats.norm.isf(q))
 

@@ -21,8 +21,8 @@ TARGET, LENGTHS = 0.8, 4.0 ** np.arange(2, 6)
 
 
 def template(adapt: str, target: float = TARGET, width: float = 0.3) -> Rule:
-    """Return a sqrt band around the drift that follows the band acceptance ``target``: with its range (``adapt``
-    "range"), or range and exponent ("exponent"). ``width`` is its first range on both sides."""
+    """Return a sqrt band around the drift `kl` that follows the band acceptance ``target`` with its range (``adapt``
+    "range"), or its range and exponent ("exponent"). ``width`` is its first range on both sides."""
     shape, gamma = ("power", 0.5) if adapt == "exponent" else ("sqrt", None)
     learnt: dict[str, Any] = {"adapt": adapt, "target": target, "target_rate": "band"}
     return Rule(shape, width, width, gamma=gamma, drift="kl", **learnt)  # type: ignore[arg-type]
@@ -40,12 +40,12 @@ def quantile(excess: Floats, target: float) -> float:
 
 
 def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: float) -> list[tuple[float, float, str]]:
-    """Return two errors, each with its bound by T14 and a name, of T14's recursion, which adds G (alpha - accepted
-    share) to theta at each update, under 60 random sequences of falling gains G: the error of the mean acceptance, and
-    D, how far theta spreads. A share ``still`` below alpha of the rows is accepted at any width, the others have one
-    log excess: B until theta is there, A until theta is below, and so on; or any between A = 0 and B. Under equal gains
-    B is such that theta falls to A exactly, so that D comes near B - A + the first gain. Near misses (`long_run`):
-    ``rising`` gains, ``first_gain`` for the last in the bound, and ``less``, which is taken from the bound of D."""
+    """Return pairs of a number and T14's bound of it, with a name, for 60 made-up runs of the recursion theta += G
+    (alpha - accepted share) with falling gains G: the error of the mean acceptance, and D, the largest less the least
+    theta. In each update a share ``still`` < alpha of the rows is accepted at any theta, the others from one log excess
+    on: random in [0, B], or, to spread theta most, B until theta gets there, then 0 until theta is below it, and so on.
+    Under equal gains theta then falls just to 0, so that D is near its bound B + G_1. Near misses (`long_run`):
+    ``rising`` gains; ``first_gain`` for the last in the error's bound; ``less``, taken from D's bound."""
     found = []
     for i in range(60):
         alpha, T = float(rng.uniform(0.1, 0.9)), int(rng.integers(1, 40))
@@ -73,15 +73,15 @@ def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: fl
 def long_run(
     rng: np.random.Generator, first_gain: bool = False, rising: bool = False, less: float = 0.0, accepted: bool = False
 ) -> Test:
-    """Test T14's bounds for bands that `OnlineRule` learns with falling gains over T updates, and for the recursion
-    itself: on the error of the mean acceptance; under ``exponent`` on the mean of z (accepted - target), z the
-    standardised log length; and on D, how far the log range spreads. Falsified by x, the test multiplies each bound by
-    1 - x. Near misses: ``first_gain`` has the first gain for the last, ``rising`` lets the gains rise, ``less`` is
-    taken from D's bound, ``accepted`` puts all rows but one at the centre.
+    """Test T14's bounds for bands that `OnlineRule` learns with falling gains over T updates, and for the bare
+    `recursion`: of the error of the mean acceptance; under ``exponent`` of the mean of z (accepted - target), z the
+    standardised log length; and of D, how far theta, the log factor on the range, spreads. Falsified by x, the test
+    multiplies each bound by 1 - x. Near misses: ``first_gain`` has G_1 for G_T, ``less`` is taken from D's bound; T14
+    excludes ``rising`` gains and, by a finite [A, B], rows accepted at any width: ``accepted`` makes all but one such.
 
-    Each of 40 learnt bands meets rows of one of five kinds: S of a log-ratio model whose scale jumps between updates;
-    the same, but in a fifth of the updates all rows just inside or just outside the band; all rows outside or all at
-    the centre; all of one excess; or, just below the target, a share at the centre, where any width accepts them."""
+    Each of 40 learnt bands meets rows of one of five kinds: S of a log-ratio model whose scale moves at each update;
+    so, but in a fifth of the updates all just inside or outside the band; all outside or all at the centre; all of one
+    excess; or, just below the target, a share at the centre, where any width accepts them."""
     rows, models = recursion(rng, rising, first_gain, less * 0.7), list(MODELS.values())
     for i in range(40):
         adapt, kind = ("range", "exponent")[i % 2], i // 2 % 5
@@ -135,10 +135,10 @@ def learnt(
     rng: np.random.Generator, adapts: tuple[str, ...] = ("range", "exponent"), model: LogRatioModel | None = None,
     target: float = TARGET, chains: int = 40,
 ) -> Test:  # fmt: skip
-    """Test that a band that starts ten times too wide accepts the ``target`` at each of four lengths in updates 60 to
-    90 of 256 rows: one whose range is learnt under Gaussian S, one whose range and exponent are learnt under fractional
-    noise, where S spreads like L^.65 (``adapts`` names which of the two), in ``chains`` independent runs. Falsified by
-    x, the test multiplies the target by 1 + x. Near misses: another stated ``target``, or ``model``."""
+    """Test that a band that starts ten times too wide accepts the share ``target`` at each of 16, 64, 256 and 1,024
+    tokens in updates 60 to 90 of 256 rows: one that learns its range under Gaussian S, one that learns range and
+    exponent under fractional noise, where S spreads like L^.65 (``adapts`` names which), in ``chains`` runs. Falsified
+    by x: the target times 1 + x. Near misses: ``target`` .82; a range alone, ``model`` not like sqrt(L)."""
     tests = []
     for adapt in adapts:
         dist = model or MODELS["Gaussian" if adapt == "range" else "fractional"]

@@ -14,8 +14,8 @@ from proofs_check.models.base import SummedTokens, numbers_of
 
 
 class GivenLength(NamedTuple):
-    """Exact numbers of one length: its probability under the old policy, the mean (nats) and variance (nats squared) of
-    S, and ``ratio``, that probability under the new policy over it."""
+    """Exact numbers of one length: its ``probability`` under the old policy, the mean (nats) and variance (nats
+    squared) of S given it, and ``ratio``, its probability under the new policy over that under the old one."""
 
     probability: float
     mean: float
@@ -32,9 +32,9 @@ class StoppedChain(SummedTokens):
     Attributes
     ----------
     start : array (K,)
-        Probabilities of the first state, the same for the old and the new policy.
+        Probabilities of the first token's K states, the same for the old and the new policy.
     moves, ends : arrays (2, K, K), (2, K)
-        Probabilities of the old and the new policy; a row of moves with its end sums to 1. Both have the same zeros."""
+        Those of the old (0) and new (1) policy; a row of moves with its end sums to 1. Both have the same zeros."""
 
     start: Floats
     moves: Floats
@@ -49,12 +49,12 @@ class StoppedChain(SummedTokens):
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:
-        """Log-ratios, nats, of each move (K, K) and of the end in each state (K,); 0 for probability 0."""
+        """Log-ratios, new over old, nats, of each move (K, K) and of the end in each state (K,); 0 where both are 0."""
         (P, Q), (e, f) = (np.where(both > 0, both, 1.0) for both in (self.moves, self.ends))
         return np.log(Q / P), np.log(f / e)
 
     def given(self, lengths: ArrayLike) -> list[GivenLength]:
-        """Return each length's probability, mean and variance of S, and ratio of probabilities, by forward sums."""
+        """Return the `GivenLength` of each of ``lengths`` (N,), in this order, by exact sums over the states."""
         wanted = numbers_of(lengths).astype(int).tolist()
         (P, Q), (e, f), (step, last) = self.moves, self.ends, self.steps
         mass, weight = self.start, self.start

@@ -39,7 +39,7 @@ class ExponentialTokens(WithMoments):
 
 @dataclass(frozen=True)
 class TokenByToken(SummedTokens):
-    """A token model whose S is drawn as the sum over a path of tokens: slow, but without a formula."""
+    """The model ``tokens``, but with S drawn as the sum over a path of tokens: slow, but it needs no formula."""
 
     tokens: TokenModel
 

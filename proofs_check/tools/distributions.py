@@ -1,7 +1,7 @@
 """Distributions of a log-ratio R given the length L, for which checks know the acceptance of a band.
 
-With drift m and an exponent H, (R - m L)/L^H has one distribution at all lengths L, computed at 50 digits. Discrete
-distributions give exact counts."""
+With drift m and an exponent H, (R - m L)/L^H has one distribution at all lengths L: a distribution function (normal
+ones also at 50 digits), or a few values with whole weights, which give exact counts."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def slopes(f: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> F
 
 
 def states(theta: Floats, responses: PolicyResponses) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return of each token (N, T) its position, previous symbol, symbol (0 after the end) and whether it exists."""
+    """Return of all tokens (N, T) the position, previous symbol, symbol (0 after the end) and if a token exists."""
     live = responses.symbols >= 0
     symbol = np.where(live, responses.symbols, 0)
     start = np.full((len(symbol), 1), theta.shape[1] - 1)

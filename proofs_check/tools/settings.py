@@ -1,4 +1,4 @@
-"""Drift and scale of log-ratio models, lengths, and tolerances that several checks of the theory share."""
+"""Drift and scale of log-ratio models, lengths, and digits that several checks of the theory share."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from scipy import optimize, special
 
 
 class Changed(NamedTuple):
-    """A distribution of the excess X, over L^H, of changed responses: ``tail`` gives the probability beyond an mpmath
-    number, ``quantile`` the inverse of the distribution function."""
+    """A distribution function F of the excess X, over L^H, of changed responses: ``tail(x)`` is 1 - F(x), the
+    probability beyond x, an mpmath number; ``quantile(p)`` is the x with F(x) = p, 0 < p < 1, a float."""
 
     tail: Callable[[Any], Any]
     quantile: Callable[[float], float]
@@ -24,9 +24,8 @@ STUDENT = Changed(
     lambda x: 2 / mp.pi * (mp.atan(mp.sqrt(3) / x) - (x / mp.sqrt(3)) / (1 + x**2 / 3)),
     lambda p: float(special.stdtrit(3.0, (1 + p) / 2)),
 )
-"""|Z| with Z a Student-t variable of 3 degrees of freedom."""
 LOGISTIC = Changed(lambda x: 2 / (1 + mp.exp(x)), lambda p: 2 * math.atanh(p))
-"""|Z| with Z logistic."""
+"""|Z| with Z logistic; ``STUDENT``: with Z a Student-t variable of 3 degrees of freedom."""
 ONE_EDGE = Changed(lambda x: 1 / (1 + mp.exp(x)), lambda p: float(special.logit(p)))
 """Z itself, logistic, for a band with one edge: half of the changed responses move away from it, F(0) = 1/2."""
 FLAT = Changed(lambda x: max(1 - 3 * x / 4, min(mp.mpf(1) / 4, 1 / (2 * x))), lambda p: 4 * p / 3)
@@ -100,7 +99,7 @@ class Mixture(NamedTuple):
 
 class FarTail(NamedTuple):
     """The tail 1 - F(x) of a distribution at large x. It falls like x^-k, or, if ``k`` is infinite, faster.
-    ``log_z(y)`` is log x at the x where 1 - F(x) = e^-y; a test looks at y about n^2 for the numbers n in ``steps``."""
+    ``log_z(y)`` is log x at the x where 1 - F(x) = e^-y; the check of T10 (d) takes y near n^2, n in ``steps``."""
 
     log_z: Callable[[Any], Any]
     k: float
@@ -108,13 +107,14 @@ class FarTail(NamedTuple):
 
 
 def solved(tail: Callable[[Any], Any], guess: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function ``log_z`` of `FarTail`, from y = -log of the probability beyond x to log x, by search."""
+    """Return ``log_z`` of a `FarTail`, by root search: the function of y > 0 that gives log x at the x (not its log)
+    where the probability ``tail(x)`` is e^-y. The search for log x starts at ``guess(y)``. All are mpmath numbers."""
     return lambda y: mp.findroot(lambda t: mp.log(tail(mp.exp(t))) + y, (guess(y), guess(y) * (1 + mp.mpf(10) ** -6)))
 
 
 def in_steps(y: Any) -> Any:
-    """Return the log of the x beyond which the probability e^-y lies, for a distribution that is lighter than any power
-    and falls in steps: 1 - F is e^(-n^2) at 4^n and e^(-n^2 - 2^-n) at 2 4^n, log-linear in between."""
+    """Return log x at the x with 1 - F(x) = e^-y, for a distribution F whose tail is lighter than any power and falls
+    in steps: log(1 - F) is -n^2 at 4^n and -n^2 - 2^-n at 2 4^n, n = 0, 1, ..., linear in log x in between."""
     n = int(mp.floor(mp.sqrt(y)))
     flat, past = mp.mpf(2) ** -n, y - n**2
     if past <= flat:
