@@ -60,7 +60,7 @@ def build_random_model(
 ) -> PreTrainedModel:
     """Build a model of the given shape (configuration) with random weights, in eval mode.
 
-    One token in 12 of its vocabulary ends a response, so that sampled responses are not endless.
+    Each token whose id is divisible by 12 ends a response, so that sampled responses are not endless.
 
     The weights are made in ``dtype``, so that no larger copy of them exists. They depend on shape, dtype and seed."""
     with local_seed(seed):

@@ -31,8 +31,8 @@ NO_SHAPE = (
 
 
 def check_place(name_or_path: str | Path, task: str = even_tokens.NAME) -> None:
-    """Raise UserError if a model's or tokenizer's name is the path of a missing folder, or asks for random weights
-    ("random:SHAPE") of an unknown shape, or with another ``task`` (its name) than the one that such models know."""
+    """Raise UserError if ``name_or_path``, of a model or tokenizer, is the path of a missing folder, or if it asks for
+    random weights ("random:SHAPE") and SHAPE is unknown or ``task`` is not "even-tokens", their only task."""
     name = str(name_or_path).removeprefix(RANDOM)
     place, random = Path(name), name != str(name_or_path)
     if random and task != even_tokens.NAME:

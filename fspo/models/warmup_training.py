@@ -35,7 +35,7 @@ def untrained(task: TeachingTask, seed: int) -> PreTrainedModel:
 
 
 def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | None = None) -> PreTrainedModel:
-    """Train a new embedded model, or ``model``, on the warm-up data and return it in eval mode.
+    """Train a new embedded model, or ``model`` in place, on the warm-up data and return it in eval mode.
 
     The trained weights depend on the arguments and the machine alone."""
     net: Any = untrained(task, config.seed) if model is None else model
@@ -70,8 +70,8 @@ def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | Non
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Return the factor on Muon's and AdamW's learning rates at optimizer step ``step`` of ``steps``: a linear ramp
-    times a cosine from 1 to .05."""
+    """Return the factor on Muon's and AdamW's learning rates at optimizer step ``step`` of ``steps``: a linear ramp up
+    to 1 over the first 100 steps, times half a cosine wave that falls from 1 to .05 over all steps."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)
@@ -118,9 +118,9 @@ def batch(
 
 
 def measure(model: Any, task: TeachingTask, examples: int, seed: int = 0) -> dict[str, float]:
-    """Measure the accuracy of one response, sampled at temperature 1, to each of ``examples`` held-out prompts of
-    ``task``; return ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens) and ``truncated``
-    (share) by name."""
+    """Sample one response at temperature 1 to each of the first ``examples`` held-out prompts of ``task``; return by
+    name the mean reward ``accuracy``, its standard error ``accuracy_se``, ``mean_length`` (tokens) and ``truncated``,
+    the share of responses that the length limit ended."""
     tokenizer: Any = task.build_tokenizer()
     size = task.size("eval")
     examples = examples if size is None else min(examples, size)

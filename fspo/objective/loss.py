@@ -83,7 +83,7 @@ def objective(
         ``correction.centre(stats)``, where ``stats`` are such sums as for ``m``, with s the token log-ratio of the
         engine or rollout-policy ratio that the correction acts on.
     factor : Tensor (B,) or (B, T), optional
-        Factor of each response or each token that the caller computed; it takes the place of that of a correction.
+        Factor of each response or token, computed by the caller, in place of that of a correction; pass one or neither.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def surrogate(
         response), each ``grad(s_t)`` is multiplied by f_t, also where ``grad(S)`` sums them. The value is multiplied by
         f_t too, in a sequence rule's term by the mean of f_t over the response's tokens.
     applied : Applied
-        Side, multiplier M, weights and edges for each term, float64 tensors of the shape of ``terms``, without
+        Side (int8), multiplier M, weights and edges (float64) for each term, tensors of the shape of ``terms`` without
         gradient.
     """
     applied = apply_rule(rule, s.detach().to(torch.float64), mask, advantages, m)
@@ -193,8 +193,8 @@ def apply_rule(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None = None,
 ) -> Applied:
-    """Clip responses, or single tokens under a token rule, and return their sides, multipliers, weights and edges,
-    float64 tensors (B,), or (B, T) for tokens.
+    """Clip responses, or single tokens under a token rule, and return their sides, multipliers, weights and edges:
+    tensors (B,), or (B, T) for tokens. Responses without a token in the mask are treated as A = 0, so not clipped.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def aggregate(
     denominator: float | None = None,
 ) -> Float[Tensor, ""]:
     """Sum the surrogate terms of a batch, one for each response (B,) or token (B, T), divide by the denominator and
-    return the objective as a 0-d tensor.
+    return the objective, which training maximises, as a 0-d tensor. ``config.aggregation`` names the formula.
 
     J_i is the term of response i, j_it that of its token t. B responses have lengths L_i; C is
     ``config.constant_length``.
@@ -282,8 +282,8 @@ def aggregate(
 def denominator_for(config: ObjectiveConfig, mask: Shaped[Tensor, "B T"]) -> float:
     """Return this batch's part of the number by which `aggregate` divides the loss of an update.
 
-    It is the number of responses, of tokens, or of responses times a constant length C, as ``config.aggregation`` asks.
-    The caller adds it up over microbatches and processes."""
+    It is the number of responses with a token ("response", "sequence"), of tokens ("token"), or of such responses times
+    ``config.constant_length`` ("constant"). The caller adds it up over the update's microbatches and processes."""
     if config.aggregation == "token":
         return float(mask.sum())
     return float(mask.any(-1).sum()) * (config.constant_length or 1)

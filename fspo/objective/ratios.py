@@ -39,7 +39,7 @@ class Mismatch(NamedTuple):
         e_t, the log-probability that the trainer computes with the weights that sampled, less the sampler's; None if it
         is unknown.
     missing : Tensor (B,), int64
-        Number of tokens whose log-probability the sampler did not give (NaN or infinite). Their e_t is taken as 0.
+        Number of tokens whose log-probability the sampler did not give (NaN, infinite): e_t (or d_t + e_t) is set to 0.
     """
 
     behaviour: Float64[Tensor, "B T"]
@@ -59,8 +59,8 @@ class Mismatch(NamedTuple):
         Parameters
         ----------
         version : Tensor (B, T), optional
-            Log-probs that the trainer computes with the weights that sampled: ``old`` if these are the old weights.
-            Without them only the sum of policy lag and engine log-ratio is known.
+            Log-probs, nats, that the trainer computes with the weights that sampled; if the old weights sampled, pass
+            ``old``. Without ``version`` only the sum of policy lag and engine log-ratio is known: ``engine`` is None.
         """
         mask = mask.to(torch.bool)
         old, sampler = old.detach().double(), sampler.detach().double()

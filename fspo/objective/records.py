@@ -22,15 +22,15 @@ class Records:
     """For each of the B responses of a microbatch: its log-ratios, its band, whether it was clipped, and its weights.
     The log's rows and the metrics are made of these tensors, which carry no gradient.
 
-    Log-ratios, their sums of squares and of k3 over a response's tokens, and edges are in nats. ``lo`` and ``hi`` are
-    the edges of the band and ``drift`` its centre per token; ``side`` is -1 if the response was clipped below, 0 if not
-    at all, 1 above, 2 at the dual clip. ``clipped_low``, ``clipped_high`` and ``clipped_dual`` count clips, 0 or 1 or a
-    number of tokens, and ``count`` is how many there could have been; ``missing`` counts tokens without a
-    log-probability of the sampler.
+    Log-ratios, edges and sums of k3 over a response's tokens are in nats, sums of squares in nats squared. ``lo`` and
+    ``hi`` are the edges of the band and ``drift`` its centre per token; ``side`` is -1 if the response was clipped
+    below, 0 if not at all, 1 above, 2 at the dual clip. ``clipped_low``, ``clipped_high`` and ``clipped_dual`` count
+    clips, 0 or 1 or a number of tokens, and ``count`` is how many there could have been.
 
     The names of fields about the mismatch begin with the ratio: ``engine`` (E), ``staleness`` (D), ``behaviour`` (D +
-    E), ``total`` (S + D + E); ``k2_max`` and ``k3_max`` are the largest k2 = x^2/2 and k3 of a token. They are None
-    where the sampler's log-probs are unknown, and the fields ``correction_*`` where the run has no correction.
+    E), ``total`` (S + D + E); ``k2_max`` and ``k3_max`` are the largest k2 = x^2/2 and k3 of a token log-ratio x, and
+    ``missing`` counts tokens without a log-probability of the sampler. They are None where no log-probs of the sampler
+    are known, and those of E and D also where only D + E is. Without a correction ``correction_*`` are None.
 
     A rule by token clips each token by itself. For such a rule ``multiplier``, ``weight`` and ``clipped_weight`` are
     means over the response's tokens, ``side`` is 0, and ``lo`` and ``hi`` are NaN. ``band_accept`` is true if every
@@ -90,9 +90,9 @@ class Records:
 
 
 def ratio_stats(columns: Mapping[str, Any], on: Ratio = "update") -> DriftStats:
-    """Return the sums over a batch's tokens (of k3, of squared token log-ratios, and the number of tokens) from which a
-    rule on the ratio ``on`` estimates its drift. ``columns`` are the fields of `Records` by name, arrays or tensors
-    (B,)."""
+    """Return the drift statistics of a batch for a rule on the ratio ``on`` ("update", "engine" or "behaviour"): sums
+    over its tokens of k3 and of squared token log-ratios, and the number of tokens. ``columns`` are the fields of
+    `Records` by name, arrays or tensors (B,)."""
     names = RATIO_COLUMNS[on]
     return DriftStats.of(columns[names.k3_sum], columns[names.sum_sq], columns["length"])
 
@@ -103,9 +103,9 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response, (B,), by name: side, weights, edges and numbers of clips, for the fields
-    of `Records`. ``applied`` is the rule's result for each response (B,), or each token (B, T), and ``m`` the drift of
-    its band, nats per token."""
+    """Return what a rule did to each response, tensors (B,) by name: the fields ``side`` to ``count`` of `Records`.
+    ``applied`` is the rule's result for each response (B,), or each token (B, T), ``advantages`` tell which responses
+    can be clipped (A != 0), and ``m`` is the drift of the band, nats per token; None counts as 0."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active
@@ -142,9 +142,9 @@ def mismatch_columns(
     """Return the fields of `Records`, by name, that describe the mismatch between sampler and trainer; no field if
     ``mismatch`` is None. ``s`` are the token log-ratios of the update, nats.
 
-    For each known ratio (engine E, behaviour D + E) these are the response's log-ratio, and its sums over tokens of k3
-    and of the squared token log-ratio; of D + E the largest k2 = x^2/2 and k3 of a token x too. Of S + D + E they are
-    the two sums."""
+    Of the engine ratio E, if known, and of the rollout-policy ratio D + E: the response's log-ratio and its sums over
+    tokens of k3 and of the squared token log-ratio. Of D + E also the largest k2 = x^2/2 and k3 of a token log-ratio x.
+    Of S + D + E the two sums alone, of D, if E is known, the log-ratio alone; and the field ``missing``."""
     if mismatch is None:
         return {}
     columns = {"missing": mismatch.missing}

@@ -88,8 +88,8 @@ def changed(shape: PretrainedConfig, layers: int, vocabulary: int | None = None)
 def meta_model(
     shape: PretrainedConfig, dtype: Dtype = "float32", checkpointing: bool = False, lora: LoraOptions | None = None
 ) -> PreTrainedModel:
-    """Make a model of the configuration ``shape``, ready for training, on torch's meta device, where tensors have
-    shapes but take no memory."""
+    """Return a model of the configuration ``shape``, ready for training, with gradient ``checkpointing`` and adapters
+    if asked, on torch's meta device, where tensors have shapes but take no memory."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype])
         return ready_for_training(model, "the model", gradient_checkpointing=checkpointing, lora=lora)
@@ -103,11 +103,10 @@ def update_pass(
     temperature: float,
     logits: int | None,
 ) -> int:
-    """Return the peak bytes of a forward and backward pass over a microbatch of (rows, tokens of each prompt, tokens of
-    each response), beside the model's weights and gradients. ``shape`` is the model's configuration, ``model`` how it
-    is loaded, and ``logits`` the largest number of logits held at a time.
-
-    The gradients of the weights exist before the pass, as in training before every microbatch but an update's first."""
+    """Return the peak bytes of a forward and backward pass over a microbatch of (responses, tokens of each prompt,
+    tokens of each response), beside the model's weights and gradients. The gradients exist before the pass, as before
+    every microbatch but an update's first. ``shape`` is the model's configuration, ``dtype`` the type of its weights,
+    ``model`` tells gradient checkpointing and LoRA, ``logits`` is the largest number of logits held at a time."""
     rows, prompt, response = microbatch
     # One response is a token shorter, so that the microbatch is padded as a real microbatch is.
     lengths = [response] * (rows - 1) + [max(1, response - (rows > 1))]

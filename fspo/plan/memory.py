@@ -35,7 +35,7 @@ ratio was measured at Qwen3-0.6B's widths with 28 layers and at Qwen3-8B's width
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Memory of a planned training run, bytes on one GPU.
+    """Memory of a planned training run, bytes on each GPU, or in each process on a CPU.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class MemoryPlan:
     phases : dict of str to dict of str to int
         Bytes by phase (sampling, update) and by what takes them (weights, optimizer, activations, ...).
     capacity : int
-        A GPU's memory, less 8 % that stay free.
+        Memory of a GPU (or process), less 8 % that stay free.
     """
 
     parameters: int
@@ -64,14 +64,14 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether every phase fits into a GPU's capacity."""
+        """Whether the peak of all phases is at most ``capacity``."""
         return self.peak <= self.capacity
 
 
 def sizes(shape: PretrainedConfig, lora: LoraOptions | None = None) -> tuple[int, int, int, int]:
-    """Count the entries of the parameters of a model with the configuration ``shape``, and adapters if ``lora`` is
-    given: all, the trainable ones, those of the largest decoder layer, and those of the final norm with the output
-    layer. FSDP2 gathers each such part as one. Tied parameters count once.
+    """Return numbers of parameter entries of a model with the configuration ``shape``, with adapters if ``lora`` is
+    given: all, the trainable ones, those of the largest decoder layer, and those of the final norm and output layer;
+    each of the last two is a part that FSDP2 gathers at once. Tied parameters count once.
 
     Raises UserError if the model has no list of decoder layers."""
     model = meta_model(shape, "float32", False, lora)
@@ -123,11 +123,11 @@ def plan(config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig | 
 
 
 def _activations(config: TrainConfig, cpu: bool, shape: PretrainedConfig, compute: torch.dtype) -> dict[str, int]:
-    """Return the bytes of an update's forward and backward pass: activations, logits, and what the heap keeps.
-
-    The model is run with 1 and with 2 decoder layers, and the memory with more layers extrapolated on a straight line,
-    because all decoder layers have the same shapes. What the full vocabulary adds is counted as logits. The number of
-    logits held at a time follows in training from the device of the tensors; the fake tensors are always on the CPU."""
+    """Return the bytes of an update's forward and backward pass by name: activations, logits, and freed blocks, which
+    the heap keeps. ``cpu`` says whether the run trains on CPUs, ``compute`` is the type in which the model computes.
+    `update_pass` measures 1 and 2 decoder layers; more are extrapolated linearly, because all have the same shapes.
+    What the full vocabulary takes more than one of 8 tokens is counted as logits. The number of logits held at a time
+    follows in training from the tensors' device, and is given here because the fake tensors are always on the CPU."""
     tile = TILE.get("cpu" if cpu else "gpu", TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     given = dtype, config.model, config.sampling.temperature, config.batch.logits or tile
@@ -147,12 +147,11 @@ def _activations(config: TrainConfig, cpu: bool, shape: PretrainedConfig, comput
 def _generate(
     config: TrainConfig, machine: MachineConfig, shape: PretrainedConfig, total: int, compute: torch.dtype
 ) -> dict[str, int]:
-    """Return the bytes that sampling needs beside the weights: for a copy of the weights in the sampling precision, the
-    key-value cache, the pass over the prompts, and the next token's logits.
-
-    They are those of transformers' ``generate``, which reads a prompt for each of its responses; the fast engine reads
-    it once. A pass without gradients takes 3 (hidden + MLP) entries a token (measured: within .03 for Qwen3's shapes).
-    """
+    """Return the bytes by name that sampling with engine "generate" or "fast" needs beside the weights: a copy of the
+    ``total`` weights in the sampling precision, the key-value cache, the pass over the prompts, and the next token's
+    logits. ``compute`` is the type in which the model computes. ``generate`` reads a prompt once for each of its
+    responses, ``fast`` once in all. A pass without gradients takes 3 (hidden size + MLP's hidden size) entries a token
+    (measured: within .03 for Qwen3's shapes)."""
     parts = {}
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute

@@ -26,7 +26,7 @@ def table(found: MemoryPlan) -> str:
 
 
 def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
-    """Return as text the memory that a training run needs on ``machine``, and whether the run fits."""
+    """Return a text, the memory that a training run needs on ``machine``, and True if the run fits, else False."""
     shape = shape_of(config.model.name_or_path)
     found = plan(config, machine, shape)
     phase = max(found.totals, key=found.totals.__getitem__)

@@ -53,16 +53,16 @@ def linear_log_probs(
     Products of bfloat16 operands are summed in float32, and sums over the vocabulary are carried in float64. For given
     logits the error stays below 1e-6 nats. The logits themselves, made from hidden states, have the rounding error of
     float32: about 1e-7 times the largest logit, divided by the temperature. Under autocast the operands are rounded to
-    its type, as in a Linear layer.
+    autocast's type, as in a Linear layer.
 
     Parameters
     ----------
     entropy : bool
         Whether to return the entropy of each softmax too.
     tile : (int, int), optional
-        Tokens and vocabulary entries of a tile; `tile_shape` chooses by default.
+        Numbers of tokens and of vocabulary entries of a tile; `tile_shape` chooses by default.
     listener : HeadListener, optional
-        Receives the gradient of the logits.
+        Receives, in the backward pass, each tile of the gradient in the logits (before the temperature), for scores.
 
     Returns
     -------
@@ -113,9 +113,9 @@ class _Logits:
         self._buffer = hidden.new_empty(self.rows * self.columns, dtype=self.wide)
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "columns H"]]]:
-        """Yield the vocabulary in blocks of successive entries, each with the output layer's weights for its block.
+        """Yield the vocabulary in blocks of successive entries (slices), each with the output layer's weights for it.
 
-        Converted weights share one buffer, so the next block overwrites the one before."""
+        Weights that must be converted to another type share one buffer: the next block overwrites the one before."""
         for start in range(0, len(self.weight), self.columns):
             block = slice(start, min(start + self.columns, len(self.weight)))
             part = self.weight[block]
@@ -124,9 +124,8 @@ class _Logits:
     def tiles(
         self, block: slice, weight: Float[Tensor, "columns H"]
     ) -> Iterator[tuple[slice, Float[Tensor, "rows columns"]]]:
-        """Yield the logits of one block of vocabulary entries, in tiles: for some tokens at a time.
-
-        The logits are not yet divided by the temperature.
+        """Yield the logits of one ``block`` of vocabulary entries in tiles: a slice of tokens, and their logits, not
+        yet divided by the temperature. ``weight`` is the output layer's weight for the block, from `blocks`.
 
         All tiles share one buffer, so the next tile overwrites the one before."""
         for start in range(0, len(self.hidden), self.rows):
@@ -142,7 +141,7 @@ class _Logits:
             yield rows, x
 
     def relative(self, x: Float[Tensor, "rows columns"], top: Float[Tensor, " rows"]) -> Float[Tensor, "rows columns"]:
-        """Turn logits ``x`` in place into ``(x - top) / temperature``, ``top`` being a reference logit of each token.
+        """Turn logits ``x`` in place into ``(x - top) / temperature`` and return them; ``top`` is one logit a token.
 
         Subtracting before dividing keeps digits that the division of a large logit would round away."""
         x -= top[:, None]
@@ -160,9 +159,8 @@ class _Logits:
 
 
 def _places(targets: Int64[Tensor, " N"], block: slice) -> tuple[Bool[Tensor, "N 1"], Int64[Tensor, "N 1"]]:
-    """Return whether each target token lies in a block of the vocabulary, and its column in the block, both (n, 1).
-
-    The column is 0 for a target outside the block."""
+    """Return whether each of N target tokens (ids) lies in a block of the vocabulary, and its column in the block,
+    counted from 0, both (N, 1). The column is 0 for a target outside the block too."""
     inside = (targets >= block.start) & (targets < block.stop)
     return inside[:, None], torch.where(inside, targets - block.start, 0)[:, None]
 

@@ -147,7 +147,7 @@ def token_log_probs(
 def _select(
     logits: Float[Tensor, "N V"], targets: Int64[Tensor, " N"], temperature: float, entropy: bool
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
-    """Return log-probs (N,) and entropies (N,) of the targets from logits (N, V), in float32 or better."""
+    """Return, nats, log-probs (N,) of the targets from logits (N, V), and the distributions' entropies (N,) or None."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:
         logits = logits / temperature
@@ -176,7 +176,7 @@ class _Asked:
     def of(
         self, model: nn.Module, batch: Mapping[str, Shaped[Tensor, "B T"]]
     ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"] | None]:
-        """Run the model on the batch; return the log-probs (N,) and entropies (N,) of the wanted tokens."""
+        """Run the model on the batch; return the wanted tokens' log-probs (N,) and entropies (N,), or None."""
         core = _core(model)
         parameters = inspect.signature(core.forward).parameters
         inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -218,10 +218,9 @@ class _Asked:
         return size[1] >= BIG_VOCABULARY or tile_shape(*size, self.targets.device, self.logits) != size
 
     def answer(self, head: nn.Linear, hidden: Float[Tensor, "N H"]) -> tuple[Tensor, Any]:
-        """Return the log-probs and entropies of the wanted tokens, which the output layer returns in place of logits.
-
-        ``hidden`` (N, H) are the inputs of the output layer ``head`` at the positions that predict the wanted tokens.
-        """
+        """Return the wanted tokens' log-probs (N,), which the output layer ``head`` returns in place of logits, and
+        entropies (N,), None if not asked for. ``hidden`` (N, H) is the layer's input at the positions that predict the
+        wanted tokens."""
         return linear_log_probs(
             hidden,
             head.weight,
@@ -242,7 +241,8 @@ def _core(model: nn.Module) -> nn.Module:
 
 
 def _output_layer(core: nn.Module, scores: ScoreHooks | None) -> nn.Linear | None:
-    """Return the layer that makes the logits; None if log-probs must not be computed inside it."""
+    """Return the output layer if log-probs may be computed inside it; None if it is no plain Linear, if code other than
+    ``scores`` has hooked it, or if the model is known to change the logits after it."""
     if core in _WHOLE or not hasattr(core, "get_output_embeddings"):
         return None
     head = core.get_output_embeddings()  # type: ignore[operator]
@@ -281,9 +281,8 @@ def _answering(head: nn.Linear, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 
 
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
-    """Return the log-probs (N,) in a model's output, or None if the model changed the test numbers after them.
-
-    A model that changes the test numbers also changes logits after its output layer."""
+    """Return the N = ``count`` log-probs in a model's output ``answer``, (1, 1, N + 3) from `_answering`; None if the
+    test numbers after them have changed, because such a model changes logits after its output layer too."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -121,8 +121,8 @@ class ScoreHooks:
         self._rejected |= dict.fromkeys([n for n in (site.weight, site.bias) if n], reason)
 
     def _by_response(self, x: Float[torch.Tensor, "*_ F"]) -> Float[torch.Tensor, "B _ F"] | None:
-        """Return activations as (B, tokens, features); None if their shape does not tell which response each row
-        belongs to."""
+        """Return activations, (B, ..., F) or (B T, F), as (B, tokens, F); None if their shape does not tell which
+        response each token belongs to."""
         if x.dim() >= 3 and x.shape[0] == self._batch:
             return x.reshape(self._batch, -1, x.shape[-1])
         if x.dim() >= 2 and x.shape[:-1].numel() == self._batch * self._length:
@@ -194,10 +194,10 @@ class ScoreHooks:
     def listener(
         self, head: nn.Module, hidden: Float[torch.Tensor, "N H"], rows: Int64[torch.Tensor, " N"]
     ) -> HeadListener | None:
-        """Return a listener that adds up the scores of ``head``, an output layer which computes log-probs tile by tile.
-
-        ``hidden`` (N, H) is the layer's input at the tokens, ``rows`` (N,) int64 the number of each token's response.
-        The result is None if the layer has no trainable parameter or gradients are switched off."""
+        """Return a listener that adds ``head``'s part to the scores; ``head`` is an output layer that computes the
+        log-probs of N tokens tile by tile. ``hidden`` (N, H) is its input at the positions that predict these tokens,
+        ``rows`` (N,) each token's response, 0 to B - 1. The hook on ``head`` skips its next forward pass. The result is
+        None if the layer has no trainable parameter or gradients are switched off."""
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():
             return None
@@ -220,9 +220,8 @@ class ScoreHooks:
         labels: Int64[torch.Tensor, " N"],
         right: Float[torch.Tensor, "N j"],
     ) -> Float[torch.Tensor, "B i j"]:
-        """Sum the outer products of the rows of ``left`` and ``right``, one row for each token, over each response.
-
-        ``labels`` are the numbers of the tokens' responses."""
+        """Return (B, i, j): for each response the sum over its tokens n of the outer product of ``left[n]`` and
+        ``right[n]``; 0 for a response without a token. ``labels`` (N,) is each token's response, 0 to B - 1."""
         total = left.new_zeros(self._batch, left.shape[1], right.shape[1])
         for row in labels.unique().tolist():  # a short loop: a turn for each response with a token in `labels`
             own = labels == row

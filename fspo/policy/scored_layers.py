@@ -44,14 +44,14 @@ class Tap(torch.autograd.Function):
 
 
 class HeadListener:
-    """Adds up an output layer's part of the scores from the tiles of the logits' gradient, in the backward pass.
+    """Collects an output layer's part of the scores of B responses, tile by tile, from the gradient of S in the logits.
 
-    The gradient of each token's logits is projected from the V vocabulary entries to k numbers, and only these are
-    kept, (N, k). Without a projection the gradient itself is kept, (N, V), which needs a small model. ``key`` names the
-    projection, ``labels`` (N,) are the numbers of the tokens' responses, ``batch`` is the number of responses B, and
-    ``bias`` is V if the layer's bias is scored, else 0. After the last tile ``receive`` gets the projected gradients
-    and their sums over each response (B, V), None without a bias. ``alone`` says whether no parameter needs a gradient.
-    """
+    A backward pass calls `begin`, then `tile` for each tile, then `finish`. Of the gradient (N, V), N tokens by V
+    vocabulary entries, only its product with the random projection ``key`` of ``sketcher`` is kept, (N, k); without a
+    projection it is kept whole, so the model must be small. ``labels`` (N,) is each token's response, 0 to B - 1;
+    ``batch`` is B; ``bias`` is V if the layer's bias is scored, else 0. `finish` calls ``receive`` with the kept (N, k)
+    and the bias's gradient: each response's sum over its tokens, not projected, (B, V), or None if ``bias`` is 0.
+    ``alone()`` returns whether this backward pass computes scores only, so that no parameter's gradient is wanted."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """For a layer with ``vocabulary`` outputs, set the sums over the logits' gradient to 0 for a new backward pass;
-        return whether no parameter needs a gradient in this pass. Autograd does not tell the pass whether the output
-        layer's gradients are needed."""
+        """Begin a backward pass of a layer with V = ``vocabulary`` outputs: set its sums, of type ``dtype``, to 0.
+        Return True if the caller need not compute the gradients of the layer's weight and bias, because the pass is for
+        scores only (``alone``); autograd does not tell the caller so."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
         width = vocabulary if self._matrix is None else self._matrix.shape[1]
         left = torch.zeros(len(self.labels), width, dtype=dtype, device=self.labels.device)
@@ -80,9 +80,9 @@ class HeadListener:
         return self.alone()
 
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Add one tile ``delta`` of the logits' gradient (some tokens, some vocabulary entries) to the sums over tiles.
-
-        The memory of ``delta`` is used again for the next tile."""
+        """Add ``delta``, the logits' gradient at tokens ``rows`` and vocabulary entries ``columns``, to what is kept:
+        its product with the projection to (N, k), and its sums over each response's tokens to the bias's (B, V).
+        ``delta`` is only read, and not kept: the caller writes the next tile into its memory."""
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -92,8 +92,8 @@ class HeadListener:
             self._bias[:, columns].index_add_(0, self.labels[rows], delta)
 
     def finish(self) -> None:
-        """Pass the sums over all tiles to the function ``receive`` at the end of a backward pass: each token's
-        projected gradient of the logits, and each response's gradient of the bias."""
+        """End a backward pass: call ``receive`` with each token's projected gradient of the logits, (N, k), and each
+        response's gradient of the bias, (B, V) or None, and forget both."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)
@@ -102,7 +102,7 @@ class HeadListener:
 @dataclass(frozen=True)
 class Site:
     """A module whose score is read by hooks: its kind, its name, the names of its trainable weight and bias (None if
-    frozen or absent), and the keys of the two random projections of its weight's gradient (rows and columns)."""
+    frozen or absent), and the keys for `Sketcher.project` of the rows and of the columns of its weight's gradient."""
 
     kind: str  # kind of the module's layer: "linear", "conv1d", "embedding" or "scale"
     name: str
@@ -163,8 +163,8 @@ def shared_sketcher(shapes: tuple[tuple[str, tuple[int, ...]], ...], *draw: Any)
 
 
 def thinned(x: Shaped[torch.Tensor, "*rows F"]) -> Shaped[torch.Tensor, " ..."]:
-    """Return an activation ``x`` (rows, ...) at about 8 evenly spaced rows, one for each token; of an activation (B,
-    tokens, ...) only the first response's tokens are taken."""
+    """Return a part of an activation for a cheap test: of ``x`` (tokens, F) 8 to 15 evenly spaced tokens, of ``x``
+    (B, tokens, ...) as many of the first response, (1, 8 to 15, ...); all tokens if there are fewer."""
     step = max(1, x.shape[x.dim() > 2] // CHECKED_TOKENS)
     return x[:1, ::step] if x.dim() > 2 else x[::step]
 

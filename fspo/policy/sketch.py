@@ -80,8 +80,8 @@ class Sketcher:
         self._table = cache(self._make_table)
 
     def side(self, length: int) -> int:
-        """Return how many rows (or columns) remain when the ``length`` rows (or columns) of a gradient's matrix are
-        projected: at most k, the number of columns of a random projection. Without a projection all remain."""
+        """Return how many of a matrix's ``length`` rows (or columns) are left by the projection: the smaller of
+        ``length`` and k, the number of columns of a random projection; all ``length`` if nothing is projected."""
         return length if self.projection is None else min(length, self.projection)
 
     def _matrix(self, key: str, length: int, dtype: torch.dtype) -> Float[torch.Tensor, "{length} k"] | None:
@@ -93,16 +93,16 @@ class Sketcher:
         return torch.from_numpy(signs).to(self.device, dtype)
 
     def project(self, x: Float[torch.Tensor, "*rows _"], key: str) -> Float[torch.Tensor, "*rows _"]:
-        """Multiply ``x`` (..., length) by the projection matrix (length, k) named ``key``, times sqrt(k), and return
-        (..., k). With a length of at most k nothing is projected and ``x`` is returned."""
+        """Return ``x`` (..., length) times the matrix (length, k) of random signs that ``key`` names, (..., k): sqrt(k)
+        times the projection, which `add` divides out. Without a projection, or if length <= k, return ``x``."""
         matrix = self.matrix(key, x.shape[-1], x.dtype)
         return x if matrix is None else x @ matrix
 
     def _make_table(
         self, name: str, dtype: torch.dtype
     ) -> tuple[Int64[torch.Tensor, " entries"], Float[torch.Tensor, " entries"]]:
-        """Return for each entry of the gradient's part ``name`` its bucket in the sketch, and the factor with which the
-        entry is added there.
+        """Return for each entry of the part ``name``, projected if it is a matrix and flattened, its bucket in the
+        sketch, and the factor with which the entry is added there.
 
         The factor is a random sign (1 if all parts are laid side by side). It is divided by sqrt(k) if the rows of the
         part are projected to k, and again if its columns are, because `project` multiplies by sqrt(k) each time."""

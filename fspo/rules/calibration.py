@@ -25,8 +25,8 @@ def standardized_excess(
 
     A rule with both half-widths multiplied by f accepts a response if and only if the response's excess is <= f. With
     ``rate="update"`` the result has only the responses with A != 0, and a response is accepted if it is not clipped.
-    The excess is NaN where S is NaN. ``S``, ``n`` and ``A`` are log-ratios, lengths and advantages of responses, and
-    ``m`` is the drift of the band, nats per token (`Rule.centre`).
+    The excess is NaN where S is NaN. ``S``, ``n`` and ``A`` are log-ratios (nats), lengths and advantages of responses,
+    and ``m`` is the drift of the band, nats per token, from `Rule.centre`; needed if the rule has a drift.
 
     Raises UserError for a ``rate`` that is neither "band" nor "update", lengths below 1, advantages or drifts that are
     not finite, or arrays whose shapes do not broadcast."""
@@ -60,16 +60,16 @@ def calibrate(
     Parameters
     ----------
     S, n, A : arrays (N,)
-        Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
+        Log-ratios (nats), lengths and advantages of responses, S after at least one update since their rollout.
     m : float or array, optional
         Drift of the band, nats per token (`Rule.centre`); needed if the rule has one.
     rate : {"band", "update"}
-        Band acceptance over all rows, or update acceptance over A != 0 (docs/theory.md section 1).
+        Whether ``target`` is a band acceptance (all responses) or an update acceptance (those with A != 0).
 
     Raises
     ------
     UserError
-        If no range gives the target: the rule has no band, there is no row, or S is 0 everywhere.
+        If no range gives the target: the rule has no band, there is no response, or too many are accepted at any range.
     """
     if rule.shape == "none":
         raise UserError("rule 'none' has no range to calibrate; choose a shape with a band")
@@ -77,8 +77,8 @@ def calibrate(
 
 
 def excess_quantile(excess: Real[np.ndarray, " N"], target: float, label: str = "") -> float:
-    """Return the factor on both half-widths at which the share ``target`` of responses with the excesses ``excess``
-    (N,) is accepted, as `excess_quantiles` does for several targets. ``label`` names the rule in messages."""
+    """Return the factor on both half-widths of a band at which it accepts the share ``target`` of the N responses whose
+    excesses are ``excess`` (N,): `excess_quantiles` for one target. ``label`` names the rule in messages."""
     return excess_quantiles(excess, [target], label)[0]
 
 

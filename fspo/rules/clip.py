@@ -23,8 +23,8 @@ class Way(NamedTuple):
 
     ``cuts`` says which responses are clipped: "active" (A > 0: above the band; A < 0: below it), "above" (whatever the
     sign of A), or "both" (above or below, whatever the sign of A). A response that is clipped loses its weight if
-    ``zeroes``; else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures evaluate
-    each clip rule, or each correction of the mismatch, with this way."""
+    ``zeroes``; else it keeps the weight of the edge. ``clips`` and ``corrects`` say whether tables and figures show
+    what each clip rule, or each correction of the mismatch, would do if it treated the outside in this way."""
 
     cuts: Literal["active", "above", "both"]
     zeroes: bool
@@ -94,11 +94,11 @@ class Applied(NamedTuple):
     """What a rule does to each response (or token): arrays of the shape of S.
 
     ``side`` is -1 for a response clipped at the lower edge, 0 for one not clipped, 1 at the upper edge, 2 at that of
-    the dual clip. ``multiplier`` is M, ``weight`` the importance weight w, and ``clipped_weight`` M w, computed without
-    M; it multiplies ``A * psi`` in the gradient. ``edge_weight`` is the importance weight at the edge that clips the
-    response, or ``weight`` if none clips it; ``edge_weight * A`` is the response's value in the objective. ``lo`` and
-    ``hi`` are the edges, nats, ``in_band`` says whether S lies between them, and ``capped`` whether the exponent of the
-    weight exceeded 20."""
+    the dual clip. ``multiplier`` is M and ``weight`` the importance weight w. ``clipped_weight`` is M w, which
+    multiplies ``A * psi`` in the gradient; it is exact also where log M is held within +-80. ``edge_weight`` is the
+    importance weight at the edge that clips the response, or ``weight`` if none does; ``edge_weight * A`` is the
+    response's value in the objective. ``lo`` and ``hi`` are the edges, nats, ``in_band`` says whether lo <= S <= hi,
+    and ``capped`` whether the exponent of the weight exceeded 20."""
 
     # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]
@@ -141,7 +141,7 @@ class Clip(NamedTuple):
     weight: Weight
 
     def check(self, label: str) -> None:
-        """Raise UserError if ``outside``, ``dual`` and ``weight`` do not go together; ``label`` begins the message."""
+        """Raise UserError, begun with ``label``, if ``dual`` <= 1 or the three fields cannot be combined."""
         if self.dual is not None and not self.dual > 1:
             raise UserError(f"{label}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
@@ -175,13 +175,13 @@ class Clip(NamedTuple):
     def edge_weight(
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges
     ) -> Float[Array, "*rows"]:
-        """Return the importance weight at the edge that clips each response (``side``); its own weight, from its
-        log-ratio S over n tokens, if no edge clips it."""
+        """Return the importance weight at the edge that clips each response (``side``, from the method `side`), or the
+        response's own weight, from its log-ratio S, nats, over n tokens, if no edge clips it."""
         return importance_weight(exponent(self.edge(S, side, edges), n, self.weight))
 
     def clipped_weight(self, side: Int8[Array, "*rows"], edge_weight: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Return M w, the weight left to each response: its own, which is then ``edge_weight``, if it is not clipped
-        (``side`` 0), else 0 or the weight of the edge."""
+        """Return M w, the weight left to each response. It is ``edge_weight`` (from the method `edge_weight`: w itself
+        where ``side`` is 0), but 0 for a clipped response if the rule `zeroes`."""
         xp = array_namespace(edge_weight)
         return xp.where(side != 0, xp.zeros_like(edge_weight), edge_weight) if self.zeroes else edge_weight
 

@@ -1,4 +1,4 @@
-"""Drift statistics: sums over a minibatch's tokens that give the centre of a rule's band (docs/theory.md section 2)."""
+"""Drift statistics: sums over a minibatch's tokens that give the drift of a rule's band (docs/theory.md section 2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TokenMeans(NamedTuple):
 
 @dataclass(frozen=True)
 class DriftStats:
-    """Sums over all tokens of one minibatch. The sums of two parts of the minibatch are added with ``+``.
+    """Drift statistics: sums over all tokens of a minibatch. Those of two parts of it are added with ``+``.
 
     Before the first minibatch there are 0 tokens: every mean, and so the drift, is then 0.
 
@@ -51,8 +51,8 @@ class DriftStats:
 
     @staticmethod
     def of(k3_sum: Real[Array, " B"], sum_sq: Real[Array, " B"], n: Real[Array, " B"]) -> DriftStats:
-        """Add up over B responses their sums of k3 and of ``s_t**2`` over tokens, and their numbers of tokens ``n``,
-        all (B,)."""
+        """Return the sums over B responses of ``k3_sum`` and ``sum_sq``, each response's sums over its tokens of k3 and
+        of ``s_t**2``, and of its number of tokens ``n``; all three are (B,)."""
         return DriftStats(*(float(x.sum()) for x in (k3_sum, sum_sq, n)))
 
     def __add__(self, other: DriftStats) -> DriftStats:

@@ -48,7 +48,7 @@ class OnlineState:
         ``exp(log_scale + slope * z)``, where z is the standardized logarithm of the length.
     centre, spread : float
         Mean and standard deviation (at least 1/2) of the logarithm of the length n over the responses of the first
-        update: z = (log n - centre) / spread.
+        update: z = (log n - centre) / spread. (Not the centre of the band.)
     """
 
     updates: int = 0
@@ -96,8 +96,8 @@ class OnlineRule:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the band has learnt as plain values for a checkpoint: number of updates, log scale, slope, centre and
-        spread (`OnlineState`), or these of each side by name."""
+        """What the band has learnt, as plain values for a checkpoint: the fields of `OnlineState` by name, or, if the
+        band has two sides, these fields of each side by its name, "below" and "above"."""
         found = {name: asdict(side) for name, side in self._sides.items()}
         return found if self.two_sided else found["both"]
 
@@ -121,13 +121,13 @@ class OnlineRule:
         return rule
 
     def observe(self, S: Any, n: Any, A: Any, m: Any = None) -> None:
-        """Learn from the responses of one update, those of all processes.
+        """Learn from one update's responses, those of all processes: change `state` and, for the next update, `rule`.
 
         Parameters
         ----------
         S, n, A : arrays (N,)
-            Log-ratios, lengths and advantages of responses, scored after at least one update since their rollout.
-            Responses whose S is not finite are left out.
+            Log-ratios (nats), lengths and advantages of responses. S is taken after at least one update since their
+            rollout; before the first it is 0 for all. Responses whose S is not finite are left out.
         m : float or array (N,), optional
             Drift of the band in this update, nats per token (`Rule.centre`).
         """
@@ -141,7 +141,7 @@ class OnlineRule:
     def learn(
         self, excess: Float[np.ndarray, " N"], lengths: Real[np.ndarray, " N"], A: Real[np.ndarray, " N"]
     ) -> None:
-        """Learn from one update's responses. `observe` computes their excesses and calls this method.
+        """Learn from one update's responses: change `state` and `rule`. `observe` calls this with their excesses.
 
         A response's excess is the factor on the template's half-widths at which its S lies on the band's edge.
 
@@ -159,11 +159,11 @@ class OnlineRule:
         self._rule = None
 
     def _step(self, s: OnlineState, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
-        """Change the log scale and slope of the half-widths (theta of T14) after one update; return False if no range
-        gives the target.
+        """Change ``s.log_scale`` (theta of T14) and ``s.slope`` after one update; ``log_n`` (N,) are logs of lengths.
 
-        The first call sets the range at which the target share of the responses is accepted. Each later call moves both
-        numbers by the gain (at least `GAIN`) times how far the accepted share was from the target."""
+        The first call sets the factor at which the target share of these responses is accepted, or returns False if
+        there is none. Each later call adds the gain (at least `GAIN`) times the mean of d to the log scale and, if the
+        exponent is learnt, of d z to the slope: d = target - 1 if accepted, else target; z is as in `OnlineState`."""
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
@@ -185,11 +185,11 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor by which the band may be wider than ``template``, the band it started from.
+        """Logarithm of the largest factor allowed on the half-widths of ``template``, the rule at the start.
 
-        At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH."""
+        At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH, 30 nats."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))
 
     def _bounded(self, log_factor: float) -> float:
-        """Return exp(``log_factor``), held between the least and the largest factor allowed on the half-widths."""
+        """Return exp(``log_factor``), a factor on the half-widths, held between exp(-12) and exp(`_widest`)."""
         return math.exp(min(max(log_factor, LEAST_LOG_FACTOR), self._widest))

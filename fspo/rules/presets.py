@@ -17,8 +17,8 @@ Aggregation = Literal["response", "token", "sequence", "constant"]
 
 
 class Preset(NamedTuple):
-    """A published method: its rule, and the names of its advantage estimator and of its aggregation of terms to a
-    loss."""
+    """A published method: its clip rule, the name of its advantage estimator, and that of the way in which it adds up
+    the terms of responses and tokens to a loss (`fspo.objective.loss.aggregate`)."""
 
     rule: Rule
     advantage: Estimator
@@ -75,7 +75,7 @@ COMPARED_ADVANTAGE: Estimator = "grpo"
 def preset(name: str, **changes: Any) -> Preset:
     """Return the preset ``name``; ``changes`` are new values for fields of its rule.
 
-    A ``gamma`` makes a band that grows as sqrt(L) one that grows as L**gamma.
+    ``gamma`` alone turns a rule of shape "sqrt" into one of shape "power", whose band grows as L**gamma.
 
     Raises UserError for an unknown preset or field; the message names the nearest known one."""
     if name.lower() == "ppo":
@@ -105,7 +105,7 @@ def correction(name: str, **changes: Any) -> Rule | None:
 
 
 def check_ratios(rule: Rule, correction: Rule | None) -> None:
-    """Check that the log-ratios on which a clip rule and a correction act go together.
+    """Check that a clip rule acts on the log-ratio S of the update, and a correction (if any) on another log-ratio.
 
     Raises UserError if the clip rule is on the engine ratio E or the rollout-policy ratio D + E, which updates do not
     change, or if the correction is on the update's ratio S, which updates change."""

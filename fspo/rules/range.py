@@ -66,8 +66,8 @@ class Rule:
         Exponent of the upper half-width of ``power``, where it is another than that of the lower; a band that follows a
         target learns both.
     drift : {"none", "kl", "gaussian", "tilted"}
-        Centre of the band per token, nats: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T9). k3 and sigma^2 are the
-        minibatch's means over tokens of k3 and of the squared token log-ratio.
+        Drift, the centre of the band per token, nats: 0, ``-k3``, ``-sigma^2/2`` or ``+sigma^2/2`` (T9). k3 and sigma^2
+        are a minibatch's means over tokens of k3 = exp(s_t) - 1 - s_t and of s_t^2, s_t the token log-ratio.
     drift_source : {"two_pass", "lagged"}
         Where the trainer takes the drift statistics from: a pass over the minibatch before its update, or the minibatch
         of the previous update.
@@ -84,7 +84,7 @@ class Rule:
         What is changed during training to reach ``target`` (fspo/rules/online.py): nothing, the range, or the range and
         the exponent of a ``power`` band. Training starts from the ranges above.
     target : float, optional
-        Wanted acceptance, in (0, 1); needed if ``adapt`` is not "none", refused otherwise.
+        Wanted acceptance, a share in (0, 1); needed if ``adapt`` is not "none", refused otherwise.
     target_rate : {"band", "update"}
         Whether ``target`` is a band acceptance or an update acceptance (docs/theory.md section 1).
     on : {"update", "engine", "behaviour"}
@@ -162,7 +162,7 @@ class Rule:
 
     @property
     def needs_stats(self) -> bool:
-        """Whether the band's drift is computed from a minibatch's `DriftStats`; if not, the centre is 0."""
+        """Whether the rule has a drift, so that `centre` needs a minibatch's `DriftStats`; if not, the centre is 0."""
         return self.drift != "none"
 
     @property
@@ -172,9 +172,8 @@ class Rule:
 
     @property
     def edges_vary(self) -> bool:
-        """Whether the band of a logged response is known only from the edges ``lo`` and ``hi`` in its row of the log.
-
-        Otherwise the band follows from this rule and the logged drift."""
+        """Whether the range changes during training (``adapt``), so that a logged response's band is known only from
+        the edges ``lo`` and ``hi`` in its row. Otherwise the band follows from this rule and the logged drift."""
         return self.adapt != "none"
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,7 +182,7 @@ class Rule:
         return asdict(self)
 
     def half_widths(self, n: Float[Array, "*rows"]) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Return the band's half-widths below and above its centre, nats, for sums of ``n`` token log-ratios."""
+        """Return two arrays, the band's half-widths below and above its centre, nats, on sums of ``n`` log-ratios."""
         xp = array_namespace(n)
         if self.shape == "none":
             infinite = xp.full_like(n, math.inf)
@@ -202,14 +201,14 @@ class Rule:
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
     def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:
-        """Compute the drift m of the band, nats per token (docs/theory.md section 2): on a sum of n token log-ratios
-        its centre is m n.
+        """Return the drift m, nats per token, and not the centre, nats: `sum_centre` makes of m the centre m n of the
+        band on a sum of n token log-ratios (docs/theory.md section 2). A rule without a drift gives 0.
 
         Parameters
         ----------
         stats : DriftStats or TokenMeans, optional
-            Statistics of the minibatch over all processes; needed if the rule has a drift. ``TokenMeans`` that hold
-            arrays give an array.
+            Drift statistics (sums), or means, over the tokens of a minibatch on all processes; needed if the rule has a
+            drift. ``TokenMeans`` of arrays (N,), one minibatch's means for each response, give m as an array (N,).
         """
         if self.drift == "none":
             return 0.0
@@ -225,7 +224,7 @@ class Rule:
         Parameters
         ----------
         n : array, floating
-            Number of summed log-ratios.
+            Number of token log-ratios that S sums: a response's length, or 1 for a token.
         m : float or array, optional
             Drift of the band, nats per token, from `centre`; needed if the rule has one.
         """
@@ -278,9 +277,9 @@ class Rule:
         m: Real[Array, "#*rows"] | float | None = None,
         rate: Rate = "band",
     ) -> float:
-        """Return the band acceptance of all responses, or, if ``rate`` is "update", the update acceptance of those with
-        A != 0. ``S``, ``n`` and ``A`` are log-ratios (nats), lengths and advantages; ``m`` is the drift of the band,
-        nats per token.
+        """Return the band acceptance, the share of all responses with S in the band, or, if ``rate`` is "update", the
+        update acceptance, the share of those with A != 0 that are not clipped. ``S``, ``n`` and ``A`` are log-ratios
+        (nats; NaN is outside the band, never clipped), lengths and advantages; ``m`` is the drift, nats per token.
 
         Raises UserError if there is no response, or under "update" none with A != 0, or if ``checked_rows`` refuses the
         arrays."""
@@ -317,8 +316,8 @@ def scaled(rule: Rule, factor: float, above: float | None = None) -> Rule:
 def checked_rows(
     S: Real[Array, "#*rows"], n: Real[Array, "#*rows"], A: Real[Array, "#*rows"], rate: str
 ) -> list[Float64[np.ndarray, "*rows"]]:
-    """Return log-ratios S, lengths n and advantages A as three float64 arrays of one shape. S may be NaN: the callers
-    leave out responses whose S is NaN.
+    """Return log-ratios S, lengths n and advantages A as three float64 arrays, broadcast to one shape. S may be NaN,
+    and is not left out here. ``rate``, band or update, is only checked.
 
     Raises UserError for a ``rate`` that is neither "band" nor "update", shapes that do not broadcast, a length below 1
     or NaN, or an advantage that is not finite."""

@@ -18,8 +18,8 @@ from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
 class CacheLayer(CacheLayerMixin):
     """Keys and values of one attention layer in preallocated buffers, whose first rows are the unfinished responses.
 
-    The buffers keep all token positions. Attention layers with a sliding window need no special case: their mask leaves
-    old positions out."""
+    There is room for ``rows`` responses and ``capacity`` token positions, prompt included. Attention layers with a
+    sliding window need no special case: their mask leaves old positions out."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -38,9 +38,9 @@ class CacheLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the keys and values of new positions, (rows, heads, positions, size), to the cache.
+        """Append the keys and values of new positions, (rows, heads, positions, size), to the first rows of the cache.
 
-        Return views of all keys and values that the cache holds for these rows."""
+        Return views of the keys and values at all positions of these rows, the new ones included."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, first = key_states.shape[0], self.length
@@ -50,13 +50,13 @@ class CacheLayer(CacheLayerMixin):
         return self.keys[:rows, :, : self.length], self.values[:rows, :, : self.length]
 
     def spread(self, source: torch.Tensor) -> None:
-        """For every response i, copy the keys and values of its prompt, in row source[i], to row i."""
+        """Copy row source[i], the keys and values of the prompt of response i, to row i, for every response i."""
         for buffer in (self.keys, self.values):
             buffer[: len(source), :, : self.length] = buffer[source, :, : self.length]
 
     def keep(self, rows: np.ndarray) -> None:
-        """Move row ``rows[i]`` of the cache (a response) to place i and drop all other rows; a row that keeps its place
-        is not copied."""
+        """Move row ``rows[i]`` of the cache (a response) to place i; only the first len(rows) rows count from then on.
+        A row that keeps its place is not copied."""
         to = np.flatnonzero(rows != np.arange(len(rows)))
         if len(to) == 0:
             return
@@ -92,8 +92,8 @@ def run_fast(
     model: PreTrainedModel, prompts: list[list[int]], noise: Noise, config: SamplingConfig, eos: list[int], pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with one preallocated cache; return token ids and
-    log-probs (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens that end a
-    response, and ``pad`` fills short prompts."""
+    log-probs (nats), both (B, max_new_tokens): ``pad`` and 0 after a response's end. ``noise`` gives the random
+    numbers, ``eos`` are the tokens that end a response, and ``pad`` also fills short prompts."""
     steps = config.max_new_tokens
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     number = {prompt: i for i, prompt in enumerate(distinct)}
@@ -137,9 +137,8 @@ def run_fast(
 
 
 def _survivors(alive: np.ndarray) -> np.ndarray:
-    """Return the numbers of the unfinished rows in an order in which few rows of the key-value cache must be moved.
-
-    The last unfinished rows take the places of finished ones; the others stay where they are."""
+    """Return the numbers of the unfinished rows (``alive`` (B,), bool) in an order in which few rows of the key-value
+    cache must be moved: the last unfinished rows take the places of finished ones; the others stay where they are."""
     count = int(alive.sum())
     keep = np.arange(count)
     keep[~alive[:count]] = count + np.flatnonzero(alive[count:])
@@ -149,7 +148,8 @@ def _survivors(alive: np.ndarray) -> np.ndarray:
 def _forward(
     model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None, position: torch.Tensor, cache: Cache
 ) -> torch.Tensor:
-    """Run the model and return the logits (B, V) of the token that follows the last column of ``ids``."""
+    """Run the model on new tokens ``ids`` (B, n) at ``position`` (B, n), which it adds to ``cache``; return the logits
+    (B, V) after the last. ``mask`` (B, cached + n) is true on tokens, false on padding; None if there is none."""
     # logits_to_keep gets the last position as a tensor. Given a number, the model would slice its hidden states, and
     # torch would copy the output layer's weight once for each prompt to multiply the slice in bfloat16.
     last = torch.tensor([ids.shape[1] - 1], device=ids.device) if ids.shape[1] > 1 else 1
@@ -172,5 +172,5 @@ def _parameters(kind: type) -> frozenset[str]:
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
-    """Return the position of each token, counted from the first token that is not padding; 0 on padding."""
+    """Return each token's position (B, T), 0 at a row's first token that is not padding (``mask`` 1) and on padding."""
     return (mask.cumsum(-1) - 1).clamp(min=0)

@@ -15,9 +15,9 @@ from fspo.sampling.picking import Noise, base_model, pad_left, pick_tokens
 
 
 class _Picker(LogitsProcessor):
-    """Sample a token for each row and set all other logits to -inf, so that greedy search takes the sampled token.
+    """Sample a token for each response and set all other logits to -inf, so that greedy search takes the sampled token.
 
-    ``logprobs`` collects the log-probabilities of the sampled tokens."""
+    ``width`` is the prompts' padded length; ``logprobs`` collects the sampled tokens' log-probs, (B,) for each step."""
 
     def __init__(self, noise: Noise, width: int, config: SamplingConfig) -> None:
         self.noise, self.width, self.config = noise, width, config
@@ -37,8 +37,8 @@ def run_generate(
     model: PreTrainedModel, prompts: list[list[int]], noise: Noise, config: SamplingConfig, eos: list[int], pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sample one response to each of B prompts (lists of token ids) with transformers' generation; return tokens int64
-    and log-probs float32 (nats), both (B, max_new_tokens). ``noise`` gives the random numbers, ``eos`` are the tokens
-    that end a response, and ``pad`` fills short prompts."""
+    and log-probs float32 (nats), both (B, T), T the longest response. What follows a response's end does not count
+    (`trim`). ``noise`` gives the random numbers, ``eos`` are the tokens that end a response, ``pad`` fills prompts."""
     ids, mask = pad_left(prompts, pad, model.device)
     picker = _Picker(noise, ids.shape[1], config)
     with _plain_generation(model):

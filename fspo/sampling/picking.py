@@ -19,14 +19,14 @@ PICK_ELEMENTS = 1 << 24  # largest number of logits that are turned into a CDF a
 def pick_tokens(
     logits: torch.Tensor, uniforms: torch.Tensor | None, temperature: float, top_p: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pick one token for each of B rows of logits, by the inverse of its cumulative distribution function (CDF).
+    """Pick a token for each of B rows by the inverse CDF of softmax(logits / temperature); at 0 the most probable one.
 
     Parameters
     ----------
     logits : torch.Tensor
         (B, V), any float type; the arithmetic is float32, the CDF float64.
     uniforms : torch.Tensor or None
-        Float64 (B,) in [0, 1); not used at temperature 0.
+        Random numbers, one for each row: float64 (B,) in [0, 1); not used at temperature 0.
     top_p : float
         Tokens are drawn only from the fewest most probable tokens that together have at least this probability.
 
@@ -36,7 +36,7 @@ def pick_tokens(
         Int64 (B,); never a token of probability 0.
     logprobs : torch.Tensor
         Float32 (B,), nats, under the distribution that drew the tokens: at the sampling temperature, and with top-p
-        renormalised over the tokens that are left.
+        renormalised over the tokens that are left; 0 at temperature 0.
     """
     logits = logits.float()
     if temperature == 0 or uniforms is None:
@@ -66,8 +66,8 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
 
 
 class Noise:
-    """Uniform random numbers for a batch of responses, which depend on seed, rollout and each response's key. They are
-    computed for a block of token positions at a time."""
+    """Uniform random numbers in [0, 1) for a batch of responses; those of one depend on seed, rollout and its key in
+    ``keys`` (B,). They are computed for a block of token positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys
@@ -75,10 +75,10 @@ class Noise:
         self.table = np.empty((0, 0))
 
     def at(self, position: int, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Return the uniform numbers of the responses ``rows`` at one token position, float64 (len(rows),).
+        """Return the uniform numbers, float64 (len(rows),), at token ``position`` (from 0) of the responses ``rows``.
 
-        The first call in a block of positions draws the numbers of the whole block, for the rows that it names. Later
-        calls in the block may name only some of these rows."""
+        ``rows`` are places in ``keys``. The first call in a block of 256 positions draws the whole block for its rows;
+        later calls in the block may name only some of these rows."""
         block, column = divmod(position, _NOISE_BLOCK)
         if block != self.block:
             self.block, self.table = block, np.zeros((len(self.keys), _NOISE_BLOCK))

@@ -77,7 +77,7 @@ def sample(
     prompts : sequence of N sequences of int
         Token ids, at least one each, of any lengths. The engine "fast" runs equal prompts through the model once.
     keys : numpy.ndarray
-        Int64 (N,), the response's number within the rollout over all processes.
+        Int64 (N,), each response's number within the rollout over all processes; the sampling noise depends on it.
     seed, rollout : int
         The sampling noise depends on seed, rollout, the response's key and the token position.
     eos_token_id : int or sequence of int
@@ -127,7 +127,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
-    """Return the engine that ``wanted`` means for this model; raise UserError if engine ``"fast"`` cannot run it."""
+    """Return the engine for ``wanted``, an engine or "auto"; raise UserError if "fast" is wanted and cannot run it."""
     if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0

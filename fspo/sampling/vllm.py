@@ -6,7 +6,7 @@ needs the folder under the same path on a shared file system.
 
 vLLM draws its own random numbers. So its responses differ from those of the other engines, and a resumed run draws
 other responses in the rollouts that it repeats. How far its log-probs are from the trainer's is logged as
-``engine_log_ratio``. Training uses its log-probs only in a correction or in a rule on the total ratio."""
+``engine_log_ratio``. Training uses its log-probs only in a correction."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def run_vllm(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Send the model's weights to the server, then sample a response, which a token in ``eos`` ends, to each prompt.
 
-    Yields its tokens int64 (L,), their log-probs float32 (L,) under the distribution that drew them (0 under greedy
-    sampling), and whether it ended at the limit of tokens. Raises UserError if the server does not answer or fails."""
+    Yields for each its tokens int64 (L,), their log-probs float32 (L,), nats, under the distribution that drew them (0
+    if greedy), and whether the token limit ended it. Raises UserError if the server does not answer or fails."""
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     name = server.send(model, eos[0])
     # Give no seed: it would apply to a request, so equal prompts in the request would get equal responses.

@@ -55,7 +55,7 @@ def quantile_bins(values: ArrayLike, number: int = DEFAULT_BINS) -> Bins:
 
     Values are taken in rising order. A bin is closed where its count is nearest to an equal share of the values that
     are left, so a value that many responses have fills one bin alone and the other bins share the rest. No bin has
-    less than about a quarter of an equal share.
+    less than about a quarter of an equal share. Above 20,000 different values the edges are plain quantiles.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _plain(edge: float, whole: bool) -> float:
 def make_bins(values: ArrayLike, number: int = DEFAULT_BINS, edges: Sequence[float] | None = None) -> Bins:
     """Return bins with the requested ``edges``, or without them ``number`` quantile bins of ``values``.
 
-    Raises UserError if the edges are infinite, do not increase or have no value between them. If no edges are given,
+    Raises UserError if the edges are infinite, do not increase or have none of ``values`` between them. Without edges
     the errors are those of :func:`quantile_bins`."""
     if edges is None:
         return quantile_bins(values, number)

@@ -26,7 +26,7 @@ of LRE or of a slope; with fewer, the intervals hold the truth too rarely."""
 
 
 def too_few_showing(number: int) -> str:
-    """Return the reason why an interval is missing where only ``number`` clusters show the rarer outcome."""
+    """Return the text why an interval is missing where ``number`` clusters, too few, show the rarer of two outcomes."""
     return f"too few: {number} clusters with a clipped response, or one that is not, and {MIN_SHOWING} are needed"
 
 
@@ -43,10 +43,10 @@ class Ratios:
     count, clusters : array (K+1,)
         Number of rows, and of clusters that have a row.
     influence : array (C, K+1)
-        How much each cluster moves each ratio, to first order; the cross products of these values times C/(C-1) are the
-        ratios' covariance.
+        By how much each cluster moves each ratio, to first order; with z this array, the ratios' covariance, (K+1,
+        K+1), is z^T z C/(C-1).
     rows, sums, base : array (C, K)
-        Number of rows, sum of numerators and sum of denominators by cluster and bin.
+        Number of rows, sum of numerators and sum of denominators by cluster (or group of clusters) and bin.
     binary : bool
         Whether the ratios are shares of rows (the numerator is an indicator).
     """
@@ -71,7 +71,7 @@ class Ratios:
 def totals(
     code: Integer[np.ndarray, " N"], number: int, values: ArrayLike | None = None
 ) -> Float64[np.ndarray, " {number}"]:
-    """Return for each code 0..number-1 the sum of ``values`` over the rows with that code, (number,).
+    """Return for each code c = 0..number-1 the sum of ``values`` over the rows whose ``code`` is c, (number,).
 
     ``code`` and ``values`` hold one entry for each of N rows. Without values, rows are counted."""
     return np.asarray(np.bincount(code, values, number), np.float64)
@@ -81,13 +81,13 @@ def sum_by(
     cluster: Integer[np.ndarray, " N"], bins: Integer[np.ndarray, " N"], number: int, values: ArrayLike
 ) -> Float64[np.ndarray, "C {number}"]:
     """Return sums of ``values`` (N,) by cluster and bin, (C, K), for the K = ``number`` bins. ``cluster`` and ``bins``
-    (N,) say to which each value belongs; clusters are numbered 0 to C-1 without gaps."""
+    (N,) give each value's cluster, numbered 0 to C-1 without gaps, and bin, 0 to K-1."""
     clusters = int(cluster.max()) + 1 if cluster.size else 0
     return totals(cluster * number + bins, clusters * number, values).reshape(clusters, number)
 
 
 def dense(cluster: Shaped[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """Renumber clusters, given by any numbers, as 0 to C-1 without gaps."""
+    """Return each row's cluster (N,), given by any numbers, renumbered in rising order as 0 to C-1 without gaps."""
     return np.unique(cluster, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
@@ -100,7 +100,7 @@ def ratios(
     *,
     binary: bool = False,
 ) -> Ratios:
-    """Compute the ratios sum(y)/sum(d) by bin and overall, with variances that take clusters into account.
+    """Compute the ratios sum(y)/sum(d) in each of K = ``number`` bins and overall, with cluster-robust variances.
 
     Parameters
     ----------
@@ -132,10 +132,10 @@ def ratios_of_sums(
     Parameters
     ----------
     rows, ys, ds : array (C, K)
-        Number of rows, sum of their numerators and sum of their denominators, by cluster and bin. A row of these arrays
-        may also hold the sums over several clusters together.
+        Number of a log's rows, sum of their numerators and sum of their denominators, by cluster and bin; or by group
+        of clusters and bin, C then the number of groups.
     clusters : int array (K+1,), optional
-        Number of clusters with a row in each bin and overall; needed if arrays hold several clusters in one row.
+        Number of clusters with a row of the log in each bin and overall; needed if the sums are by group of clusters.
     """
     sums, base = ys, ds
     ys = np.column_stack([ys, ys.sum(1)])
@@ -161,8 +161,8 @@ def ratios_of_sums(
 
 
 def flat_variance(clusters: ArrayLike) -> Any:
-    """Return a variance for a share that is 0 (or 1) in each of ``clusters`` clusters, where the observed variance is
-    0: that of a proportion of clusters after two successes and two failures are added."""
+    """Return the variance to use for a share that is 0 (or 1) in each of c = ``clusters`` clusters, where the observed
+    variance is 0: p (1 - p) / c with p = 2 / (c + 4), as if two successes and two failures were added."""
     met = np.asarray(clusters, np.float64)
     share = 2 / (met + 4)
     return share * (1 - share) / met

@@ -38,10 +38,10 @@ def sample_interval(values: ArrayLike, level: float = CONFIDENCE) -> tuple[float
 def proportion_interval(
     value: ArrayLike, variance: ArrayLike, count: ArrayLike, clusters: ArrayLike, level: float = CONFIDENCE
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
-    """Return both ends of the Wilson interval of each share p (``value``) at the effective sample size p(1-p)/variance.
+    """Return both ends of the Wilson interval of each of K shares p (``value``), ``variance`` the variance of p.
 
-    The interval uses the quantile of Student's t on C-1 degrees of freedom, C the number of ``clusters``. The effective
-    size is at most the number of rows, ``count``; if p is 0 or 1 it is C. Both ends are NaN if C is below 5."""
+    The sample size in Wilson's formula is p(1-p)/variance, but at most the number of rows, ``count``, and C if p is 0
+    or 1; C is the number of ``clusters``. The quantile is Student's t on C-1 degrees of freedom. NaN if C < 5."""
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)
@@ -58,8 +58,8 @@ def proportion_interval(
 def mean_interval(
     value: ArrayLike, variance: ArrayLike, clusters: ArrayLike, level: float = CONFIDENCE
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
-    """Return both ends of Student's t interval of each mean (``value``) over C clusters with its ``variance``, on C-1
-    degrees of freedom; NaN if C < 5."""
+    """Return both ends of Student's t interval of each of K means (``value``), ``variance`` the variance of the mean,
+    on C-1 degrees of freedom, C the number of ``clusters``; NaN if C < 5."""
     m, v, c = (np.asarray(x, np.float64) for x in (value, variance, clusters))
     half = special.stdtrit(np.maximum(c - 1, 1), (1 + level) / 2) * np.sqrt(v)
     few = c < MIN_CLUSTERS

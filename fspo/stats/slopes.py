@@ -17,9 +17,9 @@ NAN = float("nan")
 @dataclass(frozen=True)
 class Slope:
     """A regression slope with its cluster-robust standard error ``se`` and the ends of its interval (95 %, Student's
-    t).
+    t), from ``clusters`` clusters.
 
-    ``reason`` says why numbers are NaN: all of them, or the error and the ends of the interval."""
+    ``reason`` says why numbers are NaN: all of them, or the error and the ends of the interval; "" if none is."""
 
     slope: float = NAN
     se: float = NAN
@@ -32,9 +32,8 @@ class Slope:
 def cluster_slope(
     y: ArrayLike, x: ArrayLike, cluster: Integer[np.ndarray, " N"], weight: ArrayLike | None = None
 ) -> Slope:
-    """Fit y on x by least squares, with cluster-robust (CR1) standard error and Student's t interval.
-
-    Its degrees of freedom are the number of clusters with a row whose y is not the median, less 1.
+    """Fit y on x and a constant by weighted least squares; return the slope of x, its cluster-robust (CR1) standard
+    error and Student's t interval, on one degree of freedom less than clusters with a row whose y is not the median.
 
     Parameters
     ----------
@@ -63,13 +62,13 @@ def slope_of_sums(wxx: Float64[np.ndarray, " C"], wxy: Float64[np.ndarray, " C"]
     Parameters
     ----------
     wxx, wxy : array (C,)
-        Sums of w x^2 and w x y over each cluster's rows: w the weight, x the regressor and y the outcome of a row, x
-        and y less their weighted means over all rows (or over the rows of the same block).
+        Sums of w x^2 and w x y over the rows of each cluster (or group of clusters): w the weight, x the regressor and
+        y the outcome of a row, x and y less their weighted means over all rows.
     weight : float
         Sum of w over all rows.
     unusual : int
-        Number of clusters with a row whose y differs from the usual one. With fewer than 10 the residuals do not show
-        the error of the slope, so none is given.
+        Number of clusters with a row whose y is not the usual value (the median, or the commoner of two outcomes).
+        Below 10 the residuals do not show the slope's error, so no error and no interval is given.
     """
     clusters, spread = len(wxx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:

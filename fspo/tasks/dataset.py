@@ -73,7 +73,7 @@ def _cell(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _columns(config: DatasetConfig, row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the columns of prompt and answer: those that the user names, and else the first known ones of a row."""
+    """Return the names of the columns of prompt and answer: the user's, else the first known pair that ``row`` has."""
     pairs = [(config.prompt_column or prompt, config.answer_column or answer) for prompt, answer in COLUMNS]
     whole = (pair for pair in pairs if all(_cell(row, column) is not None for column in pair))
     return next(whole, (config.prompt_column or "prompt", config.answer_column or "answer"))
@@ -89,7 +89,7 @@ def _answer(value: Any) -> str:
 
 
 def _example(config: DatasetConfig, columns: tuple[str, str], row: Any, prompt_id: str) -> Example:
-    """Make the example in a row; raise ValueError with what is wrong with the row and how to mend it."""
+    """Make the example in a row, whose prompt and answer ``columns`` name; raise ValueError, with a fix, if unfit."""
     prompt, given = (_cell(row, column) for column in columns)
     for value, option, column in ((prompt, "prompt_column", columns[0]), (given, "answer_column", columns[1])):
         if value is None:
@@ -132,7 +132,7 @@ class DatasetTask:
         self._examples: dict[str, list[Example]] = {"train": kept, "eval": list(held_out.values())}
 
     def _load(self, path: str, split: str, prefix: str) -> dict[str, Example]:
-        """Return the examples of a source by prompt, in order."""
+        """Return a source's examples by prompt (as JSON), in order, the first of each; ids begin with ``prefix``."""
         columns: tuple[str, str] | None = None
         examples: dict[str, Example] = {}
         repeated = conflicts = 0

@@ -81,7 +81,7 @@ class EvenTokens:
 
 
 def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """Build a tokenizer that writes each token as the number of its id, with spaces between tokens.
+    """Build a tokenizer of ``vocabulary`` tokens that writes each as the number of its id, with spaces between tokens.
 
     The end token, id 0, is written ``<end>``. A word that is no id is read as the end token."""
     from tokenizers import Tokenizer, models, pre_tokenizers

@@ -75,9 +75,9 @@ def last_answer(response: str) -> str | None:
 
 
 def score_factory(name: str, options: Mapping[str, Any], seed: int, size: int) -> Callable[..., float]:
-    """Build the function by which a worker process scores a response to a question of the reasoning-gym dataset
-    ``name``: 1 for full marks of the package's ``score_answer``, else 0. ``options``, ``seed`` and ``size`` make the
-    dataset."""
+    """Build the function ``(response, entry) -> reward`` by which a worker process scores a response to ``entry``, an
+    item of the reasoning-gym dataset ``name``: 1 if the package's ``score_answer`` gives full marks, else 0. The
+    dataset is made from ``options``, ``seed`` and ``size``."""
     import reasoning_gym
 
     dataset: Any = reasoning_gym.create_dataset(name, seed=seed, size=size, **options)

@@ -100,7 +100,7 @@ class ProductsTask(GymTask):
         return build_tokenizer([before, after, OPEN, CLOSE])
 
     def max_response_tokens(self) -> int:
-        """Return the limit of tokens in a response: room for the longest worked solution."""
+        """Return the limit of tokens in a response: the longest worked solution plus one step."""
         return MAX_RESPONSE_TOKENS
 
     def warmup_text(self, seed: int, index: int, slips: bool = True) -> tuple[str, str]:
