@@ -124,7 +124,7 @@ def dashed(option: str) -> str:
 
 
 def next_step(command: str, places: Iterable[str | Path], options: str = "") -> str:
-    """Return the last line that a command prints: the command to run next, on the files or folders ``places``."""
+    """Return the line ``next: fspo COMMAND PLACE ...`` that a command prints last; ``options`` is appended as it is."""
     return " ".join(["next: fspo", command, *(shlex.quote(str(place)) for place in places)]) + options
 
 

@@ -62,7 +62,7 @@ _CURES = {
 
 
 def in_one_line(error: Exception) -> tuple[str, int]:
-    """Return an error's message in one line, and the status with which a command that it ends must exit."""
+    """Return an error's message in one line, and the exit status of a command that ends with the error."""
     if isinstance(error, UserError):
         return str(error), error.status
     if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
@@ -103,13 +103,13 @@ def run_cli(main: Callable[[], int | None]) -> NoReturn:
     if (out := sys.stdout) is not None:  # None where a program without a console runs
         try:
             out.flush()
-        except OSError:  # let it go nowhere: Python flushes it again when it exits, and would raise
+        except OSError:  # discard it: Python flushes it again when it exits, and would raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     sys.exit(status or 0)
 
 
 def _keep_on_without(stream: TextIO | None) -> None:
-    """Let what is written to a stream go nowhere from the first error on: a full disk, a reader that ended."""
+    """Make stderr (``stream``) discard all that is written after its first error (a full disk, a reader that ended)."""
 
     def forgiving(call: Callable[..., Any]) -> Callable[..., Any]:
         def tried(*values: Any) -> Any:

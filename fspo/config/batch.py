@@ -34,8 +34,8 @@ class BatchConfig:
         the initial weights. The weights in between are kept in the memory of the CPU and in checkpoints.
     drop : tuple of "truncated"
         Kinds of responses that get no gradient: "truncated", those cut off at the length limit. The metrics count them
-        by length bin. By default a truncated response is judged like any other. One that the verifier could not judge
-        has reward 0.
+        by length bin. By default no kind is dropped, and a truncated response is judged like any other. (Any response
+        that the verifier could not judge has reward 0.)
     """
 
     prompts: int = number(64, 1)

@@ -44,7 +44,7 @@ class LogConfig:
     entropy : bool
         Log the policy's entropy (costs one pass over the logits).
     length_edges : tuple of int
-        Edges of the length bins of the metrics, tokens.
+        Least length of each length bin of the metrics, tokens, rising from 1; the last bin has no upper edge.
     samples : int
         Number of responses of each rollout that are kept as text under ``rollouts/``.
     """

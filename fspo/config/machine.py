@@ -20,8 +20,8 @@ class MachineConfig(Ranged, group="machine"):
     device : {"gpu", "cpu"}
         What the run computes on. On a CPU each process has an equal share of the machine's memory.
     gpus : int
-        Number of GPUs over which FSDP2 shards the run, on all nodes together; on a CPU the number of processes. A run
-        under DDP, which shards nothing, needs on each GPU what it needs on one.
+        Number of GPUs over which FSDP2 shards the run, on all nodes together; on a CPU the number of processes. DDP
+        shards nothing: each of its GPUs needs as much memory as a single GPU (gpus = 1).
     memory : float, optional
         Memory of each GPU, or of a process on a CPU, GiB; by default 80 for a GPU, and a process's share of this
         machine's memory for a CPU.

@@ -35,10 +35,10 @@ class ObjectiveConfig:
         ``constant_length``. Under a sequence rule each token has the term of its response, but "response" counts it
         once (`fspo.objective.aggregate`).
     constant_length : int, optional
-        The divisor C of ``"constant"``, tokens; usually the response limit.
+        Divisor of the aggregation "constant", tokens; usually the response limit.
     kl_coef : float
-        Weight of the penalty that is subtracted from the objective: the k3 estimate, summed as terms are, of the KL
-        divergence of the policy from the initial model at each token.
+        Weight of the penalty that is subtracted from the objective: the k3 estimate of KL(policy || initial model) at
+        each token, nats, aggregated like the terms.
 
     Raises
     ------

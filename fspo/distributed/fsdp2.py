@@ -64,7 +64,7 @@ class Fsdp2(Plain):
     def settle(self) -> None:
         """Free the parameters that were gathered from all processes for a forward pass.
 
-        FSDP2 leaves some of these parameters for the backward pass to free. After a forward pass without gradients no
-        backward pass runs, and they would keep their old values after an optimizer step."""
+        FSDP2 leaves some of these gathered copies for the backward pass to free. After a forward pass without gradients
+        no backward pass runs, so the copies would hold old values after an optimizer step."""
         for part in self.parts:
             part.reshard()

@@ -62,7 +62,7 @@ class AnswerFile:
             self.lines = {row["prompt"]: row for row in rows[1:]}
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}): remove it to answer this benchmark again") from error
-        if not self.lines and found.keys() <= header.keys():  # also of a start that failed before its first answer
+        if not self.lines and found.keys() <= header.keys():  # no answers yet
             kept, found = json.dumps(header) + "\n", header
         for key in header:
             if found.get(key) != header[key]:

@@ -114,9 +114,9 @@ def _load(model: str, device: torch.device) -> tuple[PreTrainedModel, PreTrained
 def _answered(
     state: PartialState, path: Path, model: str, task: DatasetTask, settings: AnswerConfig, sampling: SamplingConfig
 ) -> list[dict[str, Any]]:
-    """Sample and judge answers to the prompts that an answer file lacks, and return all its lines.
+    """Sample and judge answers to the prompts that an answer file lacks, and return all lines of the file.
 
-    A process samples at most ``sampling.batch_size`` responses at a time: its share of them, and gets all of them."""
+    Each process samples at most ``sampling.batch_size`` responses at a time and receives those of all processes."""
     file = AnswerFile(path, header(model, task, settings)) if state.is_main_process else None
     (lines,) = broadcast_object_list([file.lines if file else {}])
     missing = np.array([i for i in range(task.size("train")) if i not in lines])

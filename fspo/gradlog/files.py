@@ -202,7 +202,7 @@ def read_rows(
     errors = (pa.ArrowException, OSError, ValueError)
     try:
         with pq.ParquetFile(file.path, read_dictionary=codes, page_checksum_verification=True) as source:
-            for some in [[number] for number in numbers] or [[]]:  # of a file without a row group the columns alone
+            for some in [[number] for number in numbers] or [[]]:  # no row group: a table without rows
                 try:
                     tables.append(source.read_row_groups(some, columns=wanted, use_threads=False))
                 except errors as error:

@@ -171,15 +171,15 @@ class GradLog:
         return values.to_numpy()
 
     def count(self, name: str, value: str) -> int:
-        """Count the rows that hold ``value`` in the column ``name``, one of text."""
+        """Count the rows that hold ``value`` in the text column ``name``."""
         import pyarrow.compute as pc
 
         return int(pc.sum(pc.equal(self.table[name], value)).as_py() or 0)  # type: ignore[attr-defined]
 
     def scores(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers (M,) of the rows with a score, and their scores psi (M, D), float32.
+        """Return the indices (M,) of the M rows that have a score, and their scores psi, float32 (M, width).
 
-        A score is the product of the stored unit vector and the stored norm."""
+        ``width`` is that of the log's sketches. A score is the stored unit vector times the stored norm."""
         if "score_unit" not in self:
             return np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
         taken = self.column("score_status") == "ok"
@@ -203,7 +203,7 @@ class GradLog:
 
     @property
     def rule(self) -> Rule:
-        """The clip rule with which the run was trained, from the log's header."""
+        """The clip rule with which the run was trained, from the log's header; raises UserError if none is found."""
         found = header_rule(self.metadata)
         if found is None:
             raise UserError(
@@ -225,8 +225,8 @@ def header_rule(header: Mapping[str, Any], name: str = "rule") -> Rule | None:
 
 
 def gone_rule(header: Mapping[str, Any], name: str = "rule") -> str:
-    """Return a line that says which rule or part of a rule, named in a log's header, this release no longer knows; ""
-    if it knows the rule."""
+    """Return a line for a message if the clip rule ("rule") or the correction ("correction") in a log's header is one
+    that an earlier release had and this one lacks; "" if this release has it, or if the header names none."""
     try:
         _made(header, name)
     except GoneError as error:

@@ -17,8 +17,8 @@ LRE_BAND, LRE_UPDATE = "lre_band/", "lre_update/"
 
 
 def in_bin(i: int | str, name: str) -> str:
-    """Return the name of a metric taken over the responses of the ``i``-th bin of lengths alone, from its ``name`` over
-    all."""
+    """Return the name that metrics.jsonl gives the metric ``name`` when it is taken over the responses in length bin
+    number ``i`` alone (from 0, or `BIN` for any)."""
     return f"length_bin/{i}/{name}"
 
 

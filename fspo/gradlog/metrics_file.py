@@ -14,7 +14,7 @@ from fspo.gradlog.run_folder import METRICS
 
 
 class MetricsFile:
-    """Reads and writes metrics.jsonl.
+    """Reads and writes metrics.jsonl in the run folder ``run``.
 
     Each line is written to the file as soon as it is made. A resumed run removes the lines of the rollouts that it
     repeats. Values that are not finite are written as null."""
@@ -59,8 +59,8 @@ class MetricsFile:
     def keep_before(self, rollout: int) -> None:
         """Remove the lines that a run resumed at ``rollout`` repeats.
 
-        A resumed run repeats the rollouts from ``rollout`` on and the evaluations after them. Lines that cannot be read
-        are removed too, unless a rollout before ``rollout`` has no readable line."""
+        It repeats the rollouts from ``rollout`` on and the evaluations after them. Unreadable lines go too, but all
+        of them are kept if a rollout before ``rollout`` has no readable line: one may be that rollout's."""
         if not self.path.exists():
             return
 

@@ -62,5 +62,5 @@ def saved_config(run: str | Path) -> dict[str, Any]:
 
 
 def folder_for(runs: Sequence[Path]) -> Path:
-    """Return the folder of a page or of figures where the user named none: the run's own, of several ``comparison``."""
+    """Return the default folder for a page or figures about ``runs``: that of a single run, else ``comparison``."""
     return runs[0] if len(runs) == 1 else Path("comparison")

@@ -93,8 +93,8 @@ LOG_COLUMNS: dict[str, LogColumn] = {
 
 
 class RatioColumns(NamedTuple):
-    """Names of a response's columns for one kind of log-ratio: the log-ratio, and the sums over tokens of s^2 and of k3
-    = exp(s) - 1 - s, s the token log-ratio of that kind."""
+    """Names of three columns of the gradient log, for one kind of log-ratio with token log-ratios x_t, nats: the sums
+    over a response's tokens of x_t (the log-ratio), of x_t^2, and of k3 = exp(x_t) - 1 - x_t."""
 
     log_ratio: str
     sum_sq: str
@@ -107,9 +107,8 @@ RATIO_COLUMNS: dict[str, RatioColumns] = {
     "behaviour": RatioColumns("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum"),
     "total": RatioColumns("", "total_sum_sq", "total_k3_sum"),
 }
-"""Columns of each log-ratio that a rule may act on, and of the total S + D + E, on which none acts.
-
-"total" has no column for its sum over the tokens, which is ``log_ratio`` + ``behaviour_log_ratio``."""
+"""Columns of each log-ratio that a rule may act on: "update" S, "engine" E, "behaviour" D + E; and of "total" S + D + E
+(no rule acts on it). The log has no column for the total itself, which is ``log_ratio`` + ``behaviour_log_ratio``."""
 OF_THE_RULE = ("lo", "hi", "drift", "drift_source", "band_accept", "side", "multiplier", "weight")
 """Columns that say what the clip rule did; null where another trainer's loss applies no rule of this project."""
 REQUIRED = ("rollout", "step", "prompt_id", "response_id", "length", "log_ratio", "advantage")

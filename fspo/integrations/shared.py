@@ -1,7 +1,7 @@
 """What the trainer for TRL and the plugin for verl share: the options of a rule, and what a band learns from updates.
 
-TRL and verl pass the loss one microbatch at a time. So a drift is that of the update before, and the responses of an
-update are collected here, from all processes, in the order of their numbers; every process then learns the same."""
+TRL and verl pass the loss one microbatch at a time. So a band's drift is made from the previous update. The responses
+of an update are collected here, from all processes and sorted by their numbers, so every process learns the same."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def check_drift(rule: Rule, trainer: str, option: str) -> None:
-    """Raise UserError if the rule's drift comes from the whole minibatch, of which the trainer named ``trainer`` shows
-    a loss only one microbatch; ``option`` is the option to set instead, for the message."""
+    """Raise UserError if the rule makes its drift from the whole minibatch: ``trainer`` ("TRL", "verl") passes its loss
+    one microbatch at a time. The message names the trainer and ``option``, the option to set instead."""
     if rule.needs_stats and rule.drift_source != "lagged":
         raise UserError(
             f"rule {rule.label!r} centres its band on the whole minibatch, of which {trainer} shows a loss one "
@@ -117,14 +117,14 @@ class UpdateMemory:
         self.lagged = DriftStats.of(k3, square, n)
 
     def save(self, checkpoint: str | Path) -> None:
-        """Write what the range has learnt to the folder of a checkpoint; a rule that adapts none writes nothing."""
+        """Write what the rule has learnt about its range to a checkpoint's folder; nothing if it adapts no range."""
         if self.online.template.adapt != "none":
             write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
 
     def load(self, checkpoint: str | Path | None) -> None:
-        """Take up what `save` wrote to the folder of a checkpoint; do nothing if it is None.
+        """Take up what `save` wrote to a checkpoint's folder; do nothing if it is None, or if the rule adapts no range.
 
-        Raises UserError if the rule adapts its range and the folder holds no state of it, or one that cannot be read.
+        Raises UserError if the folder holds no such state, or one that cannot be read.
         """
         if checkpoint is None or self.online.template.adapt == "none":
             return

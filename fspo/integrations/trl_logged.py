@@ -167,7 +167,7 @@ class LoggedTrainer(_Trainer):
     def _truncated(self, output: dict[str, Any]) -> Tensor:
         """Return a mask of truncated responses.
 
-        They are those whose last token is neither an end nor a pad token, and those of which TRL masks all tokens."""
+        They are those whose last token is neither an end nor a pad token, and those whose tokens TRL has all masked."""
         length = output["completion_mask"].sum(1)
         last = output["completion_ids"].gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
         ends = torch.tensor([*self.eos_token_ids, self._tokenizer.pad_token_id], device=last.device)
@@ -175,7 +175,7 @@ class LoggedTrainer(_Trainer):
 
     def correction_factor(self, inputs: dict[str, Any], mask: Tensor) -> Tensor | None:
         """Return the factor (B, T) by which TRL's correction multiplies each token's loss, for TRL's microbatch
-        ``inputs``; None if it corrects none."""
+        ``inputs``; None if TRL corrects nothing."""
         return inputs["importance_sampling_ratio"].expand(mask.shape) if self.corrected else None
 
     def log_microbatch(
@@ -266,7 +266,7 @@ def keep_steps_before(run: str | Path, step: int) -> int:
 
 def mismatch(batch: dict[str, Any], old: Tensor) -> Mismatch | None:
     """Return the mismatch between the trainer's old log-probabilities ``old`` (B, T), nats, and the sampler's in TRL's
-    microbatch ``batch``; None if that has none.
+    microbatch ``batch``; None if the microbatch has no log-probabilities of the sampler.
 
     TRL sends the trainer's weights to the sampler before every generation, so the policy lag D is 0."""
     sampled = batch.get("sampling_per_token_logps")

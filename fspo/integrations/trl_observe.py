@@ -23,7 +23,7 @@ from fspo.objective import objective
 from fspo.rules import Rule
 
 Reason = Callable[[str], str | None]
-"""From the run's folder, why training should end, or None."""
+"""Function of the run's folder that returns why training should end, or None."""
 STOPS = {"critical": "analysis.live.stop", "warning": "analysis.live.stop"}
 """Functions of analysis/live/stop.py that `observe` takes by name."""
 
@@ -62,12 +62,12 @@ def observe(trainer: type, *, score_every: int = 0, stop_on: str | Reason | None
         if stop_on not in STOPS:
             raise unknown_name("stop_on", stop_on, tuple(STOPS))
         reason = getattr(import_module(STOPS[stop_on]), stop_on)
-    options = {"score_every": score_every, "reason": reason and staticmethod(reason)}  # no method of the trainer
+    options = {"score_every": score_every, "reason": reason and staticmethod(reason)}  # called without self
     return type(f"Observed{trainer.__name__}", (_ObservedTrainer, trainer), options)
 
 
 class _Stop(TrainerCallback):
-    """Callback that asks for a reason to stop after the first update of each rollout, and ends training if given."""
+    """Callback that asks for a reason to stop after each rollout's first update, and ends training if it gets one."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.asked = trainer, 0

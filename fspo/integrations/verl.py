@@ -119,17 +119,17 @@ def fspo_loss(
     old_log_prob, log_prob, advantages, response_mask : Tensor (B, T)
         As verl passes them; an advantage is one number for each response, repeated over its tokens.
     loss_agg_mode : str
-        Name of verl's aggregation: "seq-mean-token-mean" alone, whose denominator counts the responses of all
-        processes.
-    rollout_is_weights : Tensor, optional
-        Factor for each token from verl's correction; it multiplies the value and gradient of the token.
+        verl's aggregation; only "seq-mean-token-mean" is taken, in which each response counts once.
+    config : ActorConfig
+        verl's actor options; must be given.
+    rollout_is_weights : Tensor (B, T), optional
+        Factor from verl's correction; it multiplies the loss of its token, and so the gradient.
 
     Returns
     -------
     loss : Tensor (), to be minimised
     metrics : dict
-        Metrics under verl's names. A clip share is a share of the responses with A != 0, or, under a rule on tokens, of
-        the tokens of these responses.
+        By verl's names. Clip shares are shares of the responses with A != 0 (rules on tokens: of their tokens).
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _check(rule: Rule, config: ActorConfig, mode: str) -> None:
 
 
 def _responses(mask: Tensor, info: dict[str, Any]) -> float:
-    """Return the number of responses of an update by which verl averages, over the processes that average gradients."""
+    """Return the loss's denominator: an update's responses on all processes, over the number of these processes."""
     processes, responses = info.get("dp_size") or 1, info.get("global_batch_size")
     if responses is None:
         if processes > 1:

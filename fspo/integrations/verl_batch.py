@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""Read the rollout that verl hands to its actor: masks, versions, rewards, A.
+"""Read the rollout that verl hands to its actor: masks, versions of the weights, rewards, advantages.
 
 verl 0.9.1 has two trainers. The default one (``trainer.use_v1``) hands over nested tensors with the rewards in
 ``rm_scores``, the versions in ``extra_fields`` and the mask before rejection in ``loss_mask``. The older one hands over
@@ -19,7 +19,7 @@ FACTOR = "rollout_is_weights"
 
 
 def token_mean(advantages: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean advantage over each response's tokens, float64 (B,), and whether it differs by token (B,)."""
+    """Return the mean advantage of each response's tokens, float64 (B,), and whether those advantages differ (B,)."""
     inside = torch.where(mask, advantages.detach().double(), 0.0)
     mean = inside.sum(1) / mask.sum(1).clamp(min=1)
     far = (inside - mean[:, None]).abs() > 1e-4 * (1 + mean.abs()[:, None])
@@ -63,8 +63,8 @@ def versions(data: Any, rollout: int) -> np.ndarray:
 
 
 def rewards(data: Any) -> np.ndarray | None:
-    """Return each response's reward, float64 (B,): the sum of its tokens' rewards in verl's batch; None if that has
-    none."""
+    """Return each response's reward, float64 (B,): the sum of its tokens' rewards in verl's batch; None if the batch
+    has no rewards."""
     name = next((name for name in ("token_level_scores", "rm_scores") if name in data), None)
     return None if name is None else padded(data, name)[name].sum(1).double().cpu().numpy()
 
@@ -79,8 +79,8 @@ def gathered(engine: Any, own: list[Any]) -> list[Any]:
 
 
 def mean_factor(weights: Tensor | None, kept: Tensor, mask: Tensor) -> np.ndarray:
-    """Return the mean over each response's tokens (``mask``) of the factor that a correction gave them, (B,).
+    """Return for each response the mean over its tokens (``mask``) of the correction's factor, (B,).
 
-    ``weights`` are the factors of the tokens, 1 by default. A token that verl masks (not in ``kept``) counts as 0."""
+    ``weights`` (B, T) are the factors, None for 1. A token that verl masked (in ``mask``, not in ``kept``) has 0."""
     factor = kept.double() if weights is None else weights.double() * kept
     return (factor.sum(1) / mask.sum(1).clamp(min=1)).cpu().numpy()

@@ -255,7 +255,7 @@ class _ActorLog:
 
 @contextmanager
 def _survived(lost: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Let verl's run go on where logging fails, with a warning of what is lost; ``but`` is an error that ends it."""
+    """Turn an error in a ``with`` block into a warning that says what is ``lost``; raise errors of type ``but``."""
     try:
         yield
     except but:
@@ -273,9 +273,9 @@ def _rollout(engine: Any) -> int:
 
 
 def _check_folder(run: str, rollout: int, rank: int) -> None:
-    """Raise UserError if the folder holds another run's log; remove this rank's files of rollouts that are repeated.
+    """Remove this rank's log files of the rollouts from ``rollout`` on, which a resumed run repeats.
 
-    A run that is resumed from a checkpoint repeats the rollouts after the checkpoint."""
+    Raises UserError if ``rollout`` is 0 and there is such a file: it then belongs to another run."""
     for path in log_paths(run):
         number = rollout_of(path)
         if path.name == file_name(number, rank) and number >= rollout:

@@ -32,8 +32,8 @@ responses to chain-add-64 have 8 to 512, which is six doublings. The task produc
 numbers of at most two digits; correct responses have 4 to 187 tokens."""
 
 WARMUP_SEEDS = 100
-"""A run with seed s starts from a warm-up of its own, whose seed is s times this number: a warm-up that fails tries the
-next seeds, and must not come to that of another run."""
+"""A run with seed s has a warm-up of its own, whose seed is s times this number. A warm-up that fails tries the next
+seeds; the distance keeps these apart from the seeds of other runs."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}
 
 
 def _equal(rules: tuple[str, ...], target: float, adapt: str = "range") -> dict[str, Options]:
-    """Return arms whose band follows an equal acceptance of the responses with non-zero advantage."""
+    """Return an arm for each rule; its band is adapted so that a share ``target`` of responses with A != 0 is kept."""
     same = {"rule.adapt": adapt, "rule.target": target, "rule.target_rate": "update"}
     return {rule: {"rule.preset": rule, **same} for rule in rules}
 

@@ -160,7 +160,7 @@ def prepare(job: Job) -> None:
 
 
 def put_aside(job: Job) -> None:
-    """Move a job's run folder, if there is one, into the folder ``superseded`` beside it, under its name and a free
+    """Move a job's run folder ``OUT/runs/NAME``, if there is one, to ``OUT/superseded/NAME-1``, or the first free
     number."""
     aside = job.run.parent.parent / "superseded"
     if job.run.exists():

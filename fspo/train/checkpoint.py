@@ -86,7 +86,7 @@ def save(
     writes: bool = True,
 ) -> Path:
     """Write a checkpoint (weights, the optimizer's moments and the counters ``state``), remove all checkpoints but the
-    newest ``keep``, and return the new one's folder.
+    newest ``keep`` (0 or less: remove none), and return the new one's folder.
 
     Every process must call this. The process whose ``writes`` is true writes all files but the shards of other
     processes.
@@ -100,7 +100,7 @@ def save(
     Raises
     ------
     UserError
-        If a weight or a moment is infinite or NaN, or if the files cannot be written.
+        If the files cannot be written; as its subclass TrainingDiverged, if a weight or a moment is infinite or NaN.
     """
     target = run / CHECKPOINTS / f"step-{state.step:08d}"
     parameters = trainable(model)

@@ -30,8 +30,8 @@ class UpdateColumns(NamedTuple):
 
 
 class ResponseColumns(NamedTuple):
-    """Columns of the gradient log that are known before any update, each an array over n responses, (n,), None where
-    unknown: numbers of prompt and response, whether it was truncated, reward, advantage, entropy."""
+    """Columns of the gradient log that do not depend on the clip rule, arrays (n,) over n responses, or None (unknown):
+    numbers of prompt and response, whether the response was truncated, reward, advantage, mean token entropy (nats)."""
 
     prompt_id: np.ndarray
     response_id: np.ndarray

@@ -25,11 +25,11 @@ _MEAN_SQUARE = "seq_log_ratio/mean_square"
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add the metrics of one update's responses to ``counts``: the shares of clipped ones, in all and by length bin
-    (``edges``, tokens), and the means of S and S^2.
+    """Add to ``counts`` the metrics of one update's n responses: clip shares, and, if it is not the rollout's first
+    update (``moved``), the means of S and S^2, S per token, the shares of responses out of the band and with a capped
+    weight, and by length bin the shares clipped, out of the band and unclipped (``edges``: least lengths, tokens).
 
-    ``rows`` holds columns of the gradient log and of `fspo.objective.Records` by name; ``moved`` says whether the
-    parameters have been updated since the rollout."""
+    ``rows`` holds arrays (n,) by name: the fields of `fspo.objective.Records`, and ``advantage``."""
     count = rows["count"].sum()
     low, high = rows["clipped_low"].sum(), rows["clipped_high"].sum()
     counts.add(metric.CLIPPED_LOW, low, count)
@@ -89,8 +89,8 @@ def add_update(
 
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
-    """Divide each sum in ``counts`` by its count and return the metrics of a rollout by name; ``edges`` are those of
-    the length bins, tokens.
+    """Divide each sum in ``counts`` by its count and return the metrics of a rollout by name; ``edges`` are the least
+    lengths of the length bins, tokens.
 
     Three metrics are computed from the sums as well: the standard deviation of S, the number of responses in each
     length bin, and the LRE over the bins that hold responses (docs/theory.md section 3)."""

@@ -81,8 +81,8 @@ class Reporter:
         return {metric.TIME + name: seconds for name, seconds in self.seconds.items()}
 
     def divide(self, counts: Counts) -> dict[str, float]:
-        """Add up the numerators and counts of the metrics of all processes, divide them, and return the metrics by
-        name."""
+        """Add up the numerators and counts of all processes' metrics, divide each sum of numerators by that of counts,
+        and return the metrics by name. Every process must call this."""
         merged = Counts()
         for pairs in gather_object([counts.pairs()]):
             merged.merge(pairs)

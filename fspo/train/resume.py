@@ -27,11 +27,11 @@ MAY_CHANGE = {
     "sampling.vllm_weights",
     "sampling.vllm_timeout",
 }
-"""Options with which a run may be resumed although they are others than before."""
+"""Options that may have other values than before when a run is resumed."""
 
 
 def check_same_run(config: TrainConfig, run: Path) -> None:
-    """Raise UserError if a resumed run changes an option that must stay the same."""
+    """Raise UserError if ``config`` differs from the run's config.yaml in an option that `MAY_CHANGE` does not name."""
     file, before, now = run / CONFIG, _flat(saved_config(run)), _flat(to_dict(config))
     if not before:
         raise UserError(f"{file} holds no options: restore it, or choose another --output")
@@ -53,9 +53,9 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unreadable(run: Path, end: int) -> list[str]:
-    """Return a line for each part of a run's metrics and log before rollout ``end`` that cannot be read.
-
-    A run that goes on from its newest checkpoint, after which comes rollout ``end``, leaves these parts out.
+    """Return a message for each unreadable line of a run's metrics and unreadable file of its log, which a resumed run
+    leaves out; no message if all before rollout ``end``, the first after the newest checkpoint, can be read.
+    If no file of the log can be read, none has a message.
 
     Raise UserError if the metrics or the log of a rollout before ``end`` are gone, not only damaged."""
     lines, torn = MetricsFile(run).read()

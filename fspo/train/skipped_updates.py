@@ -21,8 +21,8 @@ CAUSES = {
     "weight": f"the importance weight of a response that is not clipped exceeds e^{MAX_EXPONENT:.0f}",
     "gradient": "the gradient is not finite",
 }
-"""Description of each reason to skip an update, by the reason's name. The metric ``skipped/NAME`` counts the updates
-that were skipped for that reason; an update counts for the first reason found alone."""
+"""Description of each reason to skip an update, by the reason's name. The metric ``skipped/NAME`` is the share of a
+rollout's updates that were skipped for that reason; an update counts only for the first reason found."""
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:

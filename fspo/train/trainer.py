@@ -205,7 +205,7 @@ class Trainer:
     def sample(self, rollout: int, counts: Counts) -> RolloutBatch:
         """Sample a rollout, judge its responses, and return the rollout with rewards and advantages.
 
-        The sums and counts of the rollout's metrics are added to ``counts``.
+        On the main process the metrics of rewards, lengths, verifier failures and skipped prompts go to ``counts``.
 
         Raises UserError if the verifier failed on every response."""
         config = self.config
@@ -237,10 +237,10 @@ class Trainer:
         return drawn.batch
 
     def shards(self, batch: RolloutBatch, rows: np.ndarray) -> list[Shard]:
-        """Build this process's shards of one minibatch, with old log-probs under the present weights.
+        """Build this process's shards of one minibatch; ``rows`` are the minibatch's row numbers in ``batch``.
 
-        If past weights sampled the responses, the log-probs under the past weights are computed too. ``rows`` are the
-        minibatch's row numbers in ``batch``."""
+        The old log-probs are those under the present weights, so call this before the rollout's first update. If past
+        weights sampled the responses, the log-probs under them are computed too."""
         needed = batch.advantages != 0 if self.config.rule.kl_coef == 0 else np.ones(len(batch), bool)
         plan = plan_microbatches(
             rows,

@@ -84,15 +84,15 @@ class Updater:
     ----------
     model : torch.nn.Module
         The policy, possibly wrapped by accelerate.
-    rule : Rule
-        The clip rule; a correction of the mismatch between sampler and trainer may stand beside it.
+    rule, correction : Rule
+        The clip rule, and the correction of the mismatch between sampler and trainer (None: no correction).
     objective : ObjectiveConfig
-        How terms become one loss.
+        How the terms of responses or tokens are averaged into one loss, and the weight of the KL term.
     temperature : float
         The sampling temperature. Log-probs are computed at this temperature, because log-ratios compare with the policy
         that sampled.
     entropy : bool
-        Whether the policy's entropy is computed too.
+        Whether the policy's entropy is computed together with the old log-probs.
     reference : torch.nn.Module, optional
         Frozen initial model for the KL term.
     logits : int, optional
@@ -127,13 +127,13 @@ class Updater:
 
     @torch.no_grad()
     def shard(self, batch: RolloutBatch, micro: Microbatch, version: torch.Tensor | None = None) -> Shard:
-        """Build the shard of a microbatch, with old log-probs under the present weights.
+        """Build the shard of a microbatch, with log-probs under the present weights as the old ones.
 
         Parameters
         ----------
         version : tensor (B, T), optional
-            Log-probs under the weights that sampled, nats. By default the present weights sampled, and these log-probs
-            are the old ones.
+            Log-probs of the response tokens under the weights that sampled, nats; None if the present weights did, so
+            that these log-probs are the old ones.
         """
         tensors = self.tensors(batch, micro.rows)
         old, entropy = self.log_probs(tensors, entropy=self.entropy)
@@ -154,9 +154,9 @@ class Updater:
     def drift_stats(self, shards: Sequence[Shard]) -> DriftStats:
         """Compute the drift statistics of a minibatch, from which the rule's drift is estimated.
 
-        They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio. They take a
-        forward pass at the present weights, because the band's centre must be known before the pass that computes the
-        gradient."""
+        They are the number of response tokens and the sums over them of s_t^2 and k3, over all processes; s_t is the
+        token log-ratio. This takes a forward pass at the present weights, because the band's centre must be known
+        before the pass that computes the gradient."""
         sums = DriftStats()
         for shard in shards:
             new, _ = self.log_probs(shard.batch)
@@ -169,9 +169,9 @@ class Updater:
     def correction_stats(self, shards: Sequence[Shard]) -> DriftStats | None:
         """Compute the drift statistics of a minibatch, from which the correction's drift is estimated.
 
-        They are sums of s_t^2 and k3 over the response tokens of all processes, s_t the token log-ratio that the
-        correction acts on. Updates do not change this s_t, so no forward pass is needed. The result is None if the
-        correction has no drift."""
+        They are the number of response tokens and the sums over them of x_t^2 and of exp(x_t) - 1 - x_t, over all
+        processes; x_t is the token log-ratio that the correction acts on. Updates do not change x_t, so no forward pass
+        is needed. The result is None if there is no correction or it has no drift."""
         if self.correction is None or not self.correction.needs_stats:
             return None
         sums = DriftStats()
