@@ -14,9 +14,9 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Sums over updates for ``number`` bins, from which the caps of least error (T11) are estimated: inner products of
-    vectors A psi of responses to different prompts, numbers of such pairs, squared norms of the vectors, numbers of
-    responses. The weights are kept one by one."""
+    """Sums over responses, by update and K = ``number`` bins, from which the caps of least error (T11) are estimated.
+    ``sums`` holds for each update inner products of vectors A psi over pairs of responses to different prompts, numbers
+    of pairs (both (K, K)), the vectors' squared norms, numbers of responses. ``weights`` has each weight w, by bin."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -24,7 +24,7 @@ class CapSums:
         self.weights: list[list[Floats]] = [[] for _ in range(number)]
 
     def add(self, gram: UpdateGram, weight: Floats) -> None:
-        """Add an update: the inner products of its n vectors A psi, and the weights of its responses (n,)."""
+        """Add an update: the inner products of its n vectors A psi, and the weights w of its responses (n,)."""
         k, bins = self.number, gram.bins
         member = (bins[:, None] == np.arange(k)).astype(np.float64)
         count = member.sum(0)
@@ -38,9 +38,9 @@ class CapSums:
         """Return by name (``alignment``, ``log_cap``) the estimate of each bin with the ends of its interval; NaN where
         the squared norm of an expected update cannot be told from 0, as with one update.
 
-        ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins, ``log_cap`` the log of T11's cap,
-        nats, for the number of responses with a score that an update has in the bin. The interval comes from a
-        jackknife over updates; it leaves out the error of the distribution of w."""
+        ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins. ``log_cap`` is the log, nats, of
+        T11's cap on w, for an update with as many responses with a score in the bin as the mean update has. The
+        interval comes from a jackknife over updates; it leaves out the error of the distribution of w."""
         parts = [np.stack(part) for part in zip(*self.sums, strict=True)]
         whole = [part.sum(0) for part in parts]
         updates = len(self.sums)
@@ -60,7 +60,7 @@ class CapSums:
         return {name: [tuple(map(float, bin_)) for bin_ in ends[i]] for i, name in enumerate(QUANTITIES)}
 
     def _of(self, sums: list[Floats], updates: int, weights: list[Floats]) -> Floats:
-        """Return the estimates, and the squared norms of the bins' updates and of those of all other bins, (4, K)."""
+        """Return (4, K): alignment, log_cap, and the squared norms of E[A psi] in the bin and in all other bins."""
         across, pairs, squares, count = sums
         with np.errstate(invalid="ignore", divide="ignore"):
             product = np.where(pairs > 0, across / pairs, np.nan)  # without pairs of prompts, rounding over 0

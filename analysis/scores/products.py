@@ -26,8 +26,8 @@ parallel."""
 
 @dataclass
 class Products:
-    """A quantity of each update, such as the inner product of clipped and unclipped gradient: computed once from all
-    clusters, and again with each cluster deleted in turn.
+    """A quantity of each of U updates, such as the inner product of clipped and unclipped gradient: computed once from
+    all clusters, and again with each cluster of the update deleted in turn.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class Products:
     def replicates(self) -> tuple[Floats, Floats]:
         """Return the sums of inner products over updates (K+1, ...), and their replicates (C, K+1, ...).
 
-        The first K sums are of the bins, the last is over all bins. A replicate is the sums with one cluster of one
-        update deleted; C is the number of clusters in all updates."""
+        The first K sums are of the bins, the last is over all bins. There is a replicate for each pair of an update and
+        one of its clusters, C pairs in all: the sums without the cluster's responses in that update."""
         total = np.sum(self.total, axis=0)
         return total, np.concatenate([total - t + w for t, w in zip(self.total, self.without, strict=True)])
 
@@ -85,14 +85,14 @@ class UpdateGram:
         self.across = self._pairs[1][0]
 
     def _places(self, values: Floats) -> Floats:
-        """Sum ``values`` (n, R) over the responses of each prompt in each bin, (C, K, R)."""
+        """Return the sums of ``values`` (n, R) over the responses to each of C prompts in each of K bins, (C, K, R)."""
         out = np.zeros((self.clusters * self.number, values.shape[1]))
         out[self._codes] = np.add.reduceat(values[self._order], self._starts, axis=0)
         return out.reshape(self.clusters, self.number, -1)
 
     def _sums(self, left: Floats, right: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return for each prompt three sums (C, K+1, R) of left_i right_j <v_i, v_j>, v_i the vector A psi of response
-        i: over pairs (i to this prompt, j to another), (j to this prompt, i to another), (both to this prompt)."""
+        """Return three arrays (C, K+1, R): for each of C prompts, sums of left_i right_j <v_i, v_j> over pairs (i, j)
+        of responses, v_i being A psi of i: only i answers the prompt; only j does; both do. Row K is over all bins."""
         found = []
         for place, (between, within) in enumerate(self._pairs):
             rows = left * (between @ right)
@@ -103,19 +103,19 @@ class UpdateGram:
         return rows, cols, own
 
     def products(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return the inner products of R pairs of updates, each a weighted sum of the vectors A psi of n responses.
+        """Return the inner products of R pairs of gradients, each a weighted sum of the vectors A psi of n responses.
 
         ``left`` (n, R) holds the weights of the first sum of each pair, ``right`` (n, R or 1) those of the second.
 
-        The two results are the products by bin and overall (K+1, R), and those with each of C prompts deleted (C, K+1,
-        R), times (C/(C-1))^2."""
+        The two results are the products in each of K bins and over all (K+1, R), and those with each of the update's C
+        prompts deleted in turn (C, K+1, R), times (C/(C-1))^2 to allow for the smaller sums."""
         rows, cols, own = self._sums(left, right)
         total = (rows + own).sum(0)
         grow = (self.clusters / (self.clusters - 1)) ** 2 if self.clusters > 1 else 1.0
         return total, (total - rows - cols - own) * grow
 
     def between(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
-        """Return the mean inner product over pairs of responses to different prompts, by bin and overall.
+        """Return the mean inner product over pairs of responses to different prompts, in each of K bins and over all.
 
         The vectors are first multiplied by the coefficients ``left`` (n, R) and ``right`` (n, R or 1), such as the
         factors that R rules give the responses. A pair counts for a bin if both responses are in the bin.
@@ -131,8 +131,8 @@ class UpdateGram:
         return total, without
 
     def variance(self, left: Floats, between: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i, for R
-        rules, which differ in the coefficients left_i.
+        """Return the variance (trace of the covariance) of the update mean_i left_i v_i over the n vectors v_i = A psi,
+        for R rules, which differ in the coefficients left_i.
 
         The estimate is unbiased for independent prompts (T11). The prompts that have vectors are taken as given: a
         prompt whose rewards are all equal has no vectors, and the variance of the number of such prompts is left out.
@@ -157,8 +157,8 @@ class UpdateGram:
         return total, without
 
     def _numbers(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return the number of responses, and the sum over prompts of its square, by bin and overall (K+1, 1); and both
-        without each prompt (C, K+1, 1)."""
+        """Return, for each bin and over all (K+1, 1), the number of responses and the sum over prompts of the squared
+        number of responses to the prompt; then both without each of the C prompts (C, K+1, 1)."""
         rows = self.rows[..., None]
         n, squares = rows.sum(0), (rows**2).sum(0)
         return n, squares, n - rows, squares - rows**2
@@ -169,9 +169,9 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     bins.
 
     Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
-    once from all C clusters, and C times with one cluster deleted. It is NaN where a squared norm is not positive. With
-    a cluster deleted, a squared norm counts as 0 if it is at most 1e-12 times the squared norm of all clusters. A
-    cosine within 1e-12 of 1 or -1 becomes 1 or -1.
+    once from all clusters, and C times with one cluster of one update deleted (`Products.replicates`). It is NaN where
+    a squared norm is not positive. With a cluster deleted, a squared norm counts as 0 if it is at most 1e-12 times the
+    one from all clusters. A cosine within 1e-12 of 1 or -1 becomes 1 or -1.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[li
     Returns
     -------
     cosines : [array (K+1, R), array (C, K+1, R)]
-        From all clusters, and with each deleted.
+        From all clusters, and with each cluster of each update deleted.
     nothing_left : [bool array (K+1, R), bool array (C, K+1, R)]
         True where the clipped gradient is 0 and the unclipped gradient is not: the rule left no gradient.
     """
@@ -210,11 +210,11 @@ def _parallel(cosine: Floats) -> NDArray[np.bool_]:
 
 
 def collapsed(update: Ints) -> Ints:
-    """Return for each cluster (C,) the number of its stratum in the jackknife, from the cluster's ``update`` (C,).
+    """Return for each jackknife replicate (C,) the number of its stratum; ``update`` (C,) is the update from which the
+    replicate deletes a cluster.
 
-    The clusters of one update are a stratum. The jackknife would find no variance in a stratum of one cluster, so all
-    updates with a single cluster form one stratum together. If there is just one such update, its cluster joins the
-    largest stratum."""
+    The replicates of one update are a stratum. A stratum of one would show no variance, so all updates with a single
+    cluster form one stratum together. If there is just one such update, its cluster joins the largest stratum."""
     update = dense(update)
     count = np.bincount(update)
     alone = np.flatnonzero(count == 1)
@@ -226,10 +226,10 @@ def collapsed(update: Ints) -> Ints:
 def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None) -> float:
     """Return the jackknife's standard error of a statistic from its replicates (C,).
 
-    Each replicate is the statistic with one cluster of one update deleted, and ``stratum`` (C,) is that of the update
-    (`collapsed`). If a cluster has responses in several updates, pass as ``cluster`` (C,) the number of the cluster
-    that each replicate deletes. Without ``cluster``, no two replicates may delete the same cluster. NaN for a single
-    replicate."""
+    Each replicate is the statistic with one cluster of one update deleted, and ``stratum`` (C,) numbers the update's
+    stratum (`collapsed`). If a cluster has responses in several updates, pass as ``cluster`` (C,) the number of the
+    cluster that each replicate deletes: deviations of one cluster are added before they are squared. Without
+    ``cluster``, no two replicates may delete the same cluster. NaN for a single replicate."""
     count = np.bincount(stratum).astype(np.float64)
     if len(count) == 1 and count[0] < 2:
         return math.nan
@@ -242,17 +242,17 @@ def jackknife_se(replicates: Floats, stratum: Ints, cluster: Ints | None = None)
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes intervals of ratios of sums over updates from jackknife replicates, each without one prompt: that in
-    ``prompt`` (C,), of the stratum in ``stratum`` (C,). ``quantile`` is an interval's half-width over the standard
-    error."""
+    """Computes intervals of ratios of sums over updates from C jackknife replicates, one for each pair of an update and
+    a prompt: the sums without that update's responses to it. ``prompt`` (C,) numbers the prompts (the same number in
+    all updates), ``stratum`` (C,) the strata (`collapsed`). A half-width is ``quantile`` times the standard error."""
 
     stratum: Ints
     prompt: Ints
     quantile: float
 
     def positive(self, value: float, replicates: Floats, what: str) -> str:
-        """Return why the squared norm of ``what``, estimated as ``value`` and, with each prompt deleted, as
-        ``replicates``, is no denominator (it is not clearly above 0); "" if it is one."""
+        """Return why a squared norm may not serve as a denominator (it is not clearly above 0), or "" if it may.
+        ``value`` is its estimate, ``replicates`` (C,) are its replicates, and ``what`` names the vector in the text."""
         half = self.quantile * jackknife_se(replicates, self.stratum, self.prompt)
         if not value > 0:
             return f"the squared norm of {what} is estimated as {value:.2g}, not positive: too few responses"
@@ -267,9 +267,9 @@ class Judge:
         """Return the ratio ``above / below`` with the ends of its interval, and a text that says why the ratio is NaN,
         or "".
 
-        ``above`` and ``below`` are pairs: a value, and the values with each prompt deleted. ``noise`` is a standard
-        error that the ratio has for another reason than the choice of prompts, such as sketching. Its square is added
-        to the square of the jackknife's standard error."""
+        ``above`` and ``below`` are pairs: a value, and its replicates (C,). ``noise`` is a standard error that the
+        ratio has for another reason than the choice of prompts, such as sketching. Its square is added to the square
+        of the jackknife's standard error."""
         nothing = (float("nan"), float("nan"), float("nan"))
         with np.errstate(invalid="ignore", divide="ignore"):
             value, replicates = above[0] / below[0], above[1] / below[1]
@@ -287,8 +287,8 @@ class SketchTerms:
 
     They are arrays (U, K+1, R): for each of U updates, for each of K bins and last for all bins together, and for each
     of R rules. ``inner`` holds the inner product of the clipped and the unclipped gradient, ``left`` the squared norm
-    of the clipped gradient and ``right`` that of the unclipped gradient. ``width`` is the effective number of the
-    sketch's entries."""
+    of the clipped gradient and ``right`` (R may be 1) that of the unclipped gradient. ``width`` is the effective number
+    of the sketch's entries (`effective_width`)."""
 
     inner: Floats
     left: Floats
@@ -311,9 +311,9 @@ class CosineColumns:
     """Cosines of R rules, or of draws of a control that drops responses at random.
 
     ``value`` (K+2, R) holds the cosine in each of K bins, then over all bins, then the smallest of the K.
-    ``replicates`` (C, K+2, R) holds the same cosines with each cluster of one update deleted; ``cluster`` (C,) says
-    which cluster, ``stratum`` (C,) of which stratum of the jackknife. ``degrees`` are an interval's degrees of freedom,
-    ``sketch`` is what the error of sketching is computed from, and ``nothing_left`` says where a rule left no gradient.
+    ``replicates`` (C, K+2, R) holds the same cosines, each time with one cluster of one update deleted: the cluster in
+    ``cluster`` (C,), of an update in the stratum ``stratum`` (C,) (`collapsed`). ``degrees`` are an interval's degrees
+    of freedom, ``sketch`` gives the error of sketching, ``nothing_left`` says where a rule left no gradient.
     """
 
     value: Floats
@@ -335,10 +335,10 @@ class CosineColumns:
     ) -> CosineColumns:
         """Compute the cosines of each bin and of all bins together from the clipped gradients' inner products with the
         unclipped one (``inner``) and the squared norms of both (``left``, ``right``); append the smallest of the bins'
-        cosines. ``width`` is the number of a sketch's entries.
+        cosines. ``width`` is the effective number of a sketch's entries (`effective_width`).
 
-        A bin of which the rule leaves no gradient has no cosine; as the smallest it counts as 0, since nothing of the
-        unclipped gradient's direction is left there.
+        A bin in which the rule leaves no gradient has the cosine NaN, but counts as 0 in the search for the smallest,
+        since nothing of the unclipped gradient's direction is left there.
 
         ``update`` and ``cluster`` (C,) say which cluster of which update each replicate deletes. Leave ``cluster`` out
         if no cluster has responses in two updates."""

@@ -58,8 +58,8 @@ class ScoredWindow:
     ----------
     rows : Rows (n,), one for each scored response and update
     vectors : Vectors (n, D)
-        A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: exp(S) A psi, because
-        the factor of a correction multiplies the gradient beside exp(S).
+        A psi, without the importance weight. If the engine or rollout-policy ratio is analysed: w A psi, w being exp of
+        the update's own log-ratio, because the factor of a correction multiplies the gradient beside w.
     window, bins, update : int, int arrays (n,)
         First rollout of the block; bin of each row, and number of the row's update within the block.
     """
@@ -81,8 +81,8 @@ class ScoredWindow:
 
     def part(self, update: int, number: int) -> tuple[Ints, Ints, UpdateGram]:
         """Return for the block's update number ``update`` the indices of its rows (n,), the index of the first row of
-        each of its C prompts (C,), and the inner products of its rows' vectors in ``number`` bins; the tables share
-        these."""
+        each of its C prompts (C,), and the inner products of its rows' vectors, for ``number`` bins. They are kept, so
+        that a second call for the update returns the same objects."""
         if update not in self._parts:
             at = np.flatnonzero(self.update == update)
             _, one, code = np.unique(self.rows.cluster[at], return_index=True, return_inverse=True)
@@ -147,8 +147,8 @@ class ScoredWindows:
     def _window(self, first: int, known: Rows, read: Future[Read]) -> Iterator[ScoredWindow]:
         """Yield a block's scored rows, first those in the first epoch, then those of later epochs.
 
-        ``known`` are the block's training rows that can be analysed, read without scores. ``read`` brings all training
-        rows of the same rollouts, with scores."""
+        ``known`` are the training rows, read without scores, that can be analysed, of the block that begins with
+        rollout ``first``. ``read`` brings all training rows of the same rollouts, with scores."""
         try:
             log, at, psi = read.result()
         except UserError as error:
