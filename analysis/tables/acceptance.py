@@ -196,8 +196,8 @@ def _measure(tables: AcceptanceTables, case: CaseKey, measure: str, tally: Tally
 def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str:
     """Return a text that says which share of the rows case number ``i`` leaves out; "" if it leaves out none.
 
-    Rows are left out if no range gives the case's target acceptance in their block. The text also says why no range
-    does in the first of these blocks. ``counted`` is the number of rows that are not left out."""
+    Rows are left out if no range gives the target ``rate`` (band or update acceptance) in their block. The text also
+    says why not, in the first such block. ``counted`` is the number of rows of ``subset`` that are not left out."""
     windows, number = sums.no_range.get((i, rate), {}), sums.number[subset]
     if not windows or counted == number:
         return ""
@@ -210,8 +210,8 @@ def _left_out(sums: Sums, i: int, rate: str, subset: str, counted: float) -> str
 def _unusual(count: Floats, cut: Floats, between: bool) -> int:
     """Count the clusters with a row of the rarer outcome: clipped if most rows are accepted, else accepted.
 
-    ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, and
-    such a row may keep a part of its weight (``between``), every cluster is counted."""
+    ``count`` and ``cut`` (C,) are the numbers of rows and of clipped rows by cluster. If most rows are clipped, but a
+    clipped row may keep a part of its weight (``between``), every cluster is counted."""
     if 2 * cut.sum() <= count.sum():
         return int(np.count_nonzero(cut))
     return len(count) if between else int(np.count_nonzero(count - cut))
@@ -250,8 +250,8 @@ def acceptance_rows(
     bins: Bins,
     weights: tuple[Floats, Floats] | None = None,
 ) -> list[AcceptanceRow]:
-    """Make the rows of the table acceptance, by bin and overall, for one case and one ``measure``; ``found`` holds its
-    ratios and ``view`` the bins' mean lengths.
+    """Make the rows of the table acceptance, by bin and overall, for one case and one ``measure``; ``found`` holds the
+    acceptances of the K bins and ``view`` the bins' mean lengths.
 
     For weight acceptance, ``weights`` holds the sums of the clipped weights x = M w by group of clusters and bin (G, K)
     and of their squares by bin (K,). Only then the column ``ess_share`` is filled: (sum x)^2 / (n sum x^2) over the n
@@ -282,8 +282,8 @@ def factor_rows(run: Run, bins: Bins) -> list[AcceptanceRow]:
     """Return the rows of the table acceptance, by bin, for the measure "factor": the mean of the factors that the run's
     own correction on tokens left the responses, which the log's column ``correction_weight`` holds.
 
-    The result is empty if the run's correction acts on sequences, or if it has none on the analysed ratio. What a
-    correction on sequences leaves follows from a response's log-ratio and length, so the other rows tell it."""
+    The result is empty if the run's correction acts on sequences, or if it has none on the analysed ratio. The factor
+    of a correction on sequences follows from a response's log-ratio and length, so other measures evaluate it."""
     if run.rule is None or run.rule.level == "sequence" or run.ratio.on not in CORRECTED:
         return []
     rows = run.rows.take(np.flatnonzero(np.isfinite(run.rows.multiplier)))

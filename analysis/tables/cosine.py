@@ -42,8 +42,8 @@ class CosineRow(NamedTuple):
     """Cosine of the clipped and the unclipped gradient of the same responses: one row for each rule, use and bin.
 
     Use is the first epoch or later epochs. Every clip rule takes the weight exp(S). The rule random drops as many
-    responses at random; its row is the mean over draws. Empty for a run without scores. It is explained in
-    docs/theory.md, section 5."""
+    responses, drawn at random, as a rule that meets the target or as the rule that trained; its row is the mean over
+    draws. Empty for a run without scores. It is explained in docs/theory.md, section 5."""
 
     case: CaseKey
     place: BinKey
@@ -186,8 +186,8 @@ class _Use:
 
 
 def counts_of(bins: Ints, cluster: Ints, coordinate: Floats, number: int) -> Floats:
-    """Return the number of rows, the number of prompts and the sum of the rows' coordinates (lengths, or another), an
-    array (3, K+1): K = ``number`` bins, and last all bins together."""
+    """Return an array (3, K+1): in each of K = ``number`` bins, and last in all, the number of rows, the number of
+    prompts with a row, and the sum of coordinates (lengths, or another). The arguments (n,) are each row's."""
     rows = np.append(np.bincount(bins, minlength=number), len(bins))
     pairs = np.unique(cluster * number + bins) % number
     clusters = np.append(np.bincount(pairs, minlength=number), len(np.unique(cluster)))

@@ -67,7 +67,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], summary: Mapping[str, Any]) -> None:
-    """Write every table as CSV and Parquet, what their columns are, and last summary.json: then all are complete."""
+    """Write each table as CSV and Parquet, columns.csv (what columns mean) and, when all are done, summary.json."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SUMMARY).unlink(missing_ok=True)
@@ -111,8 +111,8 @@ class Analysis(NamedTuple):
 def read_analysis(run: str | Path, partition: Partition = LENGTH, on: str = UPDATE.on) -> Analysis:
     """Read what ``fspo analyse`` wrote about a run, by one partition and log-ratio.
 
-    Raise UserError if the run does not exist or has no finished analysis, or if a file is damaged or lacks a column, as
-    those of an earlier release may. The message says how to get it."""
+    Raise UserError, which says what to do, if the run does not exist or has no finished analysis, or if a file
+    is damaged or lacks a column, as one of an earlier release may."""
     check_run(run)
     folder, fix = Path(run) / folder_name(partition, on), f"run `fspo analyse {run}{options_of(partition, on)}`"
     if not (folder / SUMMARY).is_file():

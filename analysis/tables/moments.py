@@ -168,8 +168,8 @@ def variance_interval(x: Floats, cluster: Ints, level: float = CONFIDENCE) -> In
 
 
 def _scaling(key: tuple[RunKey, str, str], view: BinnedRows, scale: Floats, window_size: int) -> list[ScalingRow]:
-    """Make the rows of the table scaling: the slope 2H of log Var(S|L) on log L, the mean of S per token and the fair
-    exponents, for all responses and by sign of A."""
+    """Make the rows of the table scaling, for all rows and by sign of A: the slope 2H of log Var(S|L) on log L, sum S /
+    sum L and the fair exponents. ``key`` is run, subset and use; ``scale`` (N,) comes from `update_scale`."""
     out: list[ScalingRow] = []
     fair: list[dict[str, Fair]] = []
     if key[2] == "first":
@@ -218,7 +218,7 @@ def exponent(y: Floats, L: Floats, cluster: Ints) -> tuple[Interval, str]:
     Parameters
     ----------
     y : array (N,), >= 0
-        Squared deviation of each S from its mean, divided by the squared scale of the row's update (`update_scale`).
+        z^2 L, z from `standardized`: squared deviation of S from its mean, over the update's squared scale; tokens.
     L : array (N,)
         Lengths, tokens.
     cluster : int array (N,)

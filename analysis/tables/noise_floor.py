@@ -92,7 +92,7 @@ def noise_table(run: Run, bins: Bins) -> tuple[list[NoiseRow], Notes]:
 
 
 def _warnings(run: Run, table: list[NoiseRow]) -> tuple[str, ...]:
-    """Return a warning for each source of noise whose sum of S^2 over sum of L is at least a tenth of the run's."""
+    """Return a warning for each source of noise with sum S^2 / sum L of at least a tenth of that of the first epoch."""
     rows = run.rows.use("first")
     if not len(rows) or not table:
         return ()

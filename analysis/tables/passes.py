@@ -1,8 +1,8 @@
 """Read a log once, block by block, and collect sums for the acceptance tables, clip rates over time and notes.
 
 Several processes, or the workers of a Dask cluster, share the log's chunks, and their sums are added at the end. A log
-in memory is one chunk. The processes take the chunks in turn, so that each band that follows a target learns from one
-chunk after the other: who has read a chunk is told what the band has learnt before it, and tells it to the next."""
+in memory is one chunk. A band that follows a target must learn from the chunks in order. So the processes take them in
+turn, and for each chunk a process waits for the band's state from the process of the chunk before, and passes it on."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass over the log needs: the run, bins, the number of rollouts in a block (``size``), sums for the
-    acceptance tables (``tally``), the rule that trained as a case, and by name the bands to be replayed."""
+    """What a pass over the log needs: the run, bins, the number of rollouts in a block (``size``), the collector of
+    sums for the acceptance tables (``tally``), the rule that trained as a case, and by name the bands to replay."""
 
     run: Run
     bins: Bins
@@ -65,9 +65,9 @@ class Pass:
         before: Connection | None = None,
         after: Connection | None = None,
     ) -> Share:
-        """Read some chunks of the log in this process; return what they hold. ``step`` is called after each chunk. What
-        replayed bands have learnt before the first chunk is received from ``before``, and what they have learnt after
-        the last is sent to ``after``."""
+        """Read some chunks of the log in this process; return what they hold. ``step`` is called after each chunk. For
+        each chunk, what replayed bands have learnt until then is received from ``before``, and what they have learnt
+        with the chunk is sent to ``after``; without these, no band is replayed."""
         tally, parts = copy(self.tally), {}
         tally.uses = {}
         for chunk in chunks:

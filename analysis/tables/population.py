@@ -69,10 +69,10 @@ class PopulationRow(NamedTuple):
 
 @dataclass
 class _Pool:
-    """Inner products of all rules' clipped gradients with the unclipped gradient, update by update, and numbers of
+    """Collects, update by update, the estimates of `_terms` (inner products, squared norms, variances), and numbers of
     responses and prompts.
 
-    An update adds 0 to a bin in which it has no pair of responses to different prompts."""
+    A bin of an update without a pair of responses to different prompts gets the estimate 0."""
 
     parts: dict[str, Products] = field(default_factory=dict)
     update: list[Ints] = field(default_factory=list)
@@ -177,7 +177,7 @@ class PopulationTable:
         return out + self._bin_rows()
 
     def _bin_rows(self) -> list[PopulationRow]:
-        """Return the rows of quantities that only bins have: alignment and log_cap, and each rule's log_edge."""
+        """Return the rows of single bins: alignment and log_cap (`CapSums`); log_edge, a rule's mean upper edge."""
         pool, out = self._pool, []
         of_bins = self._caps.estimates()
         for k, (count, clusters, total) in enumerate(pool.counts.T[:-1]):
@@ -227,8 +227,8 @@ class PopulationTable:
         return out
 
     def _sketch_error(self, k: int, i: int, quantity: str, values: dict[str, tuple[Floats, Floats]]) -> float:
-        """Return which part of the standard error of a quantity, in bin ``k`` and of case ``i``, is due to sketching
-        and not in the jackknife's standard error. ``values`` holds the pooled terms of `_terms`."""
+        """Return the standard error that sketching adds to a quantity, in bin ``k`` and of case ``i``, beyond the
+        jackknife's standard error. ``values`` holds the estimates of `_terms`, summed over updates."""
         if quantity != "cosine":
             if quantity.startswith("variance"):
                 # A variance is computed from the sketches of single prompts, so its jackknife over prompts already
@@ -255,8 +255,8 @@ class PopulationTable:
 
 
 def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floats]:
-    """Return 1 / (mean acceptance of an update) for each of R rules, (R,), and the same number computed without each of
-    the C prompts, (C, R).
+    """Return 1 / (mean acceptance) of one update for each of R rules, (R,), and the same number computed without each
+    of the update's C prompts, (C, R).
 
     A number is NaN if nothing is accepted.
 
@@ -287,18 +287,18 @@ def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats])
     part of the unclipped gradient. "inner", "left" and "right" are mean inner products over pairs of responses to
     different prompts: of clipped with reference gradients, clipped with clipped, and reference with reference.
     "variance" is the variance of the clipped gradient; "bias2_direction" and "variance_direction" are the squared bias
-    and the variance of the clipped gradient divided by its mean acceptance (T11). ``scale`` is 1 / (mean acceptance)
-    (:func:`_scale`)."""
+    and the variance of the clipped gradient divided by its mean acceptance (T11). Each is a pair: from all prompts, and
+    without each prompt. ``c`` (n, R) and ``w`` (n, 1) are weights, ``scale`` is 1 / (mean acceptance) (`_scale`)."""
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """Return a quantity that contains the factor 1 / a_bar, and its replicates, each with its own a_bar.
-
-        a_bar is the mean acceptance. Because 1 / a_bar is no linear function of the data, the quantity has a bias of
-        the order of 1 / (number of an update's prompts), however many updates are pooled. The bias is estimated from
-        the replicates (Quenouille) and subtracted."""
+        """Return the quantity ``of(0, s)`` with s = 1 / a_bar, a_bar being the mean acceptance, and its replicates
+        ``of(1, s)``, which leave out one prompt each, also from a_bar.
+        Because s is no linear function of the data, the quantity has a bias of the order of 1 / (number of an update's
+        prompts), however many updates are pooled. The bias is estimated from the replicates (Quenouille) and
+        subtracted."""
         found, moving = of(0, whole), of(1, without)
         gap = of(1, whole) - moving
         shift = np.where(np.isnan(gap), 0.0, gap).sum(0) * (len(gap) - 1) / len(gap)
@@ -319,7 +319,7 @@ def _ratio(
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Return the numerator and the denominator of one quantity of the table population: the cosine of clipped and
     unclipped gradient, or the squared bias, variance or mean squared error of the clipped gradient. Each is a pair: the
-    value from all prompts, and the values of the replicates."""
+    value from all prompts (K+1, R), and the replicates (C, K+1, R); R is 1 where all rules share the denominator."""
 
     def each(f: Any) -> tuple[Floats, Floats]:
         parts = [{name: pair[s] for name, pair in values.items()} for s in (0, 1)]

@@ -51,9 +51,9 @@ def printed(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -
 
 
 def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on: str) -> list[str]:
-    """Return the clip rates of all lengths, of the first and of the last bin under each rule, the ratio of these two,
-    and the change of the clip rate for each doubling of the length (of another column: for each standard deviation of
-    it), with its interval.
+    """Return lines of text: under each rule the clip rates of all lengths, of the first and of the last bin, the last
+    bin's over the first bin's, and the change of the clip rate for each doubling of the length (of another column: for
+    each standard deviation of it), with its interval.
 
     The responses are those in the first epoch with A != 0, whose clipping changes the update; all responses where the
     log has no update acceptance, later epochs where no first epoch follows an update."""
@@ -83,7 +83,7 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     """Return a line for each of several runs, by name: the clip rates of the rule that trained it, of all lengths and
     of two bins, and their slope. A last line has the rewards.
 
-    The two bins are the first and the last in which the clip rate of every run whose rule is known is known."""
+    The two bins are the first and the last in which every run with a known clip rate of its rule has one."""
     known = {name: _first_epoch(tables) for name, tables in analyses.items()}
     own = {name: rates for name, (all_rates, *_) in known.items() for _, rates in _of(all_rates, "trained")}
     bins = set[int].intersection(*(set(rates["bin"]) - {-1} for rates in own.values())) if own else set()
@@ -116,9 +116,9 @@ def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition
 
 
 def _first_epoch(tables: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return the known rows of the first epoch: clip rates, their slopes, and mean factors of corrections on tokens.
-
-    They are of update acceptance (A != 0) where a bin has one, else of band acceptance (all responses)."""
+    """Return rows of the first epoch (`_at_first_use`): known acceptances, their slopes, and mean factors of
+    corrections on tokens.
+    The acceptance is the update acceptance (A != 0) if any bin has one, else the band acceptance (all responses)."""
     rates, slopes = (_at_first_use(tables[name]) for name in ("acceptance", "trend"))
     known = rates["estimate"].notna()
     nonzero = "update" in set(rates.loc[known & (rates["bin"] >= 0), "measure"])
@@ -221,8 +221,8 @@ def _same(table: pd.DataFrame, row: pd.Series) -> Any:
 
 
 def _rates(rows: pd.DataFrame, slopes: pd.DataFrame, bins: Iterable[int]) -> list[str]:
-    """Return a rule's cells: clip rates of all responses and of two bins, their ratio, the slope if it has an
-    interval."""
+    """Return a rule's cells from its acceptances by bin, ``rows``: clip rates of all responses and of two ``bins``, the
+    second's over the first's, and, if it has an interval, the slope in percentage points, found in ``slopes``."""
     slope = slopes.loc[_same(slopes, rows.iloc[0]), ["slope", "ci_low", "ci_high"]]
     slope, low, high = slope.iloc[0] if len(slope) else NOTHING
     clipped = dict(zip(rows["bin"], 1 - rows["estimate"], strict=True))
