@@ -46,7 +46,7 @@ def write_rollout(writer: GradLogWriter, rollout: int, prompts: int, rng: np.ran
     """Write the simulated rows of one rollout of ``prompts`` prompts. If the log has sketches, each row gets one.
 
     S of each response is 0 in the first update. Each later update adds to it a normal random number with mean -L s^2 /
-    2 and variance L s^2, where L is the response's length and s .015."""
+    2 and variance L s^2, where L is the response's length, tokens, and s = .015 nats."""
     rule, n = preset("fspo").rule, prompts * GROUP
     prompt = np.repeat(rng.permutation(100_000)[:prompts], GROUP)
     center = np.repeat(rng.uniform(np.log(32), np.log(6000), prompts), GROUP)

@@ -235,9 +235,9 @@ def matmul_rate(size: int) -> float:
 
 
 def qwen3(at: Place, lora: bool) -> Found:
-    """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, in the place ``at`` (`Place`). Yield by name
-    memory (GiB), the FLOP/s of a product of matrices, of each phase the seconds of a rollout and which share of that
-    FLOP/s it reaches, clip rates and cosines of the analysed log by length, and, with LoRA, the seconds of sampling."""
+    """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, in the place ``at``. Yield by name: planned and
+    peak memory, GiB; the device's matrix product rate, FLOP/s; seconds of each phase in a mean rollout, and the share
+    of that rate in old log-probs and update; clip rates and cosines by length; with LoRA each engine's sampling seconds."""
     began = time.monotonic()
     config = training(at, "Qwen3-8B-Base", "run", *((12, 24) if at.tiny else (64, 512)), rollouts=2 if at.tiny else 5)
     if lora:
@@ -283,8 +283,8 @@ def qwen3(at: Place, lora: bool) -> Found:
 
 
 def by_engine(model: Any, config: c.SamplingConfig, group: int) -> Iterator[tuple[str, Responses, float]]:
-    """Yield the name of each sampling engine, what it draws for one batch (the same for both, ``group`` responses to a
-    prompt), and in how many seconds."""
+    """Let each sampling engine draw responses to one batch of prompts, ``group`` to each; yield the engine's name, the
+    responses, and the seconds that it took."""
     prompts = [[7, 8, 9, 10 + i // group] for i in range(config.batch_size)]
     ends: dict[str, Any] = {"eos_token_id": model.generation_config.eos_token_id, "pad_token_id": END}
     for engine in ("fast", "generate"):

@@ -242,8 +242,8 @@ def split(rows: Frame, column: str = "panel", names: Mapping[Any, str] | None = 
 
 
 def first_use(frame: Frame) -> Frame:
-    """Return the rows of the first epoch if there are any (docs/theory.md section 1), else those of all epochs
-    together, else those of later epochs."""
+    """Return the rows whose column ``use`` says first epoch if there are any (docs/theory.md section 1), else those
+    that say all epochs together, else those of later epochs."""
     return prefer(frame, "use", "first", "all", "reused")
 
 

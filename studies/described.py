@@ -89,8 +89,8 @@ Found = tuple[str, str, str, str, float]
 
 
 def of_ranges(rows: Rows) -> Iterator[Found]:
-    """Yield clip rates and slopes of the rules at default ranges, at other ranges and with a dual clip; ``rows`` have A
-    != 0."""
+    """Yield clip rates, and their slopes on length, of the rules at default ranges, at other ranges and with a dual
+    clip; ``rows`` have A != 0."""
     tried = [(name, "default", preset(name).rule) for name in COMPARED]
     for name, (letter, ranges) in VARIED.items():
         rule = preset(name).rule
@@ -105,7 +105,7 @@ def of_ranges(rows: Rows) -> Iterator[Found]:
 
 
 def of_lengths(rows: Rows, every: Rows) -> Iterator[Found]:
-    """Yield slopes over all responses, both signs' clip rates at equal ranges, and fair exponents.
+    """Yield, at equal clip rates, clip rates' slopes over all responses and clip rates by sign of A; fair exponents.
 
     ``every`` holds the rows of the first epoch after an update, ``rows`` those of them with A != 0."""
     for clip_rate in CLIP_RATES:
@@ -144,9 +144,9 @@ def of_strata(run: Run, rows: Rows) -> Iterator[Found]:
     """Yield the share of the squared loss of direction that lies between strata: of length, of sign, and of both.
 
     The loss of an update is the mean of (M / a - 1) w A psi, with M the rule's multiplier and a its mean; between
-    strata it is the mean of (a_s / a - 1) w A psi, a_s the mean of M in the response's stratum (T8). Rates are those of
-    the run's first epoch. Squared norms are means over pairs of different prompts of one update, which chance does not
-    raise, and are added up over the scored updates."""
+    strata it is the mean of (a_s / a - 1) w A psi, a_s the mean of M in the response's stratum (T8); a and a_s are
+    means over ``rows``, the run's first epoch. Squared norms are means over pairs of different prompts of one update,
+    so noise does not raise them, and are added up over the scored updates."""
     length, sign = np.digitize(rows.length, EDGES[1:-1]), (rows.A > 0).astype(int)
     strata = {"length": length, "sign": sign, "length and sign": 2 * length + sign}
     known, losses = row_names(rows.rollout, rows.step, rows.response), {}

@@ -126,8 +126,8 @@ def said(run: Path) -> Counter[tuple[str, str]]:
 
 
 def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
-    """Yield, for each log of ``bases`` after ``change``, which spoils it at random by its seed, the issues of those
-    checks that found none before."""
+    """Yield, for each log of ``bases``, the issues that the doctor finds after ``change`` has spoilt a copy of the log,
+    at random with the log's seed, of those checks that found none in the log itself."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:

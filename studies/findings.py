@@ -111,7 +111,7 @@ def means(name: str, table: Frame) -> Frame:
 
 
 def differences(tables: dict[str, Frame]) -> Frame:
-    """Return the mean over seeds of the difference of two rules, paired by seed, with its interval.
+    """Return, for each pair of rules, the mean over seeds of their difference, paired by seed, with its interval.
 
     The numbers are the training reward, the slopes of the clip rate and how far each lies from 0; also the slopes of
     fspo's band around other centres, and those at default ranges without and with a dual clip."""

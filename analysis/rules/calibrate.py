@@ -53,8 +53,8 @@ def calibrate_run(
     Parameters
     ----------
     run : path
-        Run folder. One row of each response is used, that of the first epoch: for S those after an update with A != 0
-        (if the log has no advantages, all), for another ratio all. If no first epoch follows an update, all epochs.
+        Run folder. Its rows of the first epoch are used (all epochs, if that is empty): for S those after an update and
+        with A != 0 (with any A, if every A is 0), for another ratio all.
     names : sequence of str
         Presets of clip rules, or of corrections where ``on`` is engine or behaviour. "none" and rules on tokens or
         prefixes have no range to calibrate and are left out of the result.

@@ -87,8 +87,8 @@ class CaseEffect:
 @dataclass(frozen=True)
 class Band:
     """The band of a case, placed for rows (N,), with half-widths that a factor may multiply. ``value`` is what the band
-    is on (S), ``centre`` its centre and ``below`` and ``above`` its half-widths, nats; ``over`` and ``under`` are the
-    factors at which the upper and the lower edge lie at ``value``."""
+    is on (S), ``centre`` its centre and ``below`` and ``above`` its half-widths, nats. If both half-widths are
+    multiplied by ``over``, the upper edge lies at ``value``; if by ``under``, the lower edge does."""
 
     rule: Rule  # the rule in force at the rows' last step
     value: Floats  # (N,) what the band is on: S, or the number of a criterion
@@ -100,7 +100,7 @@ class Band:
 
     @staticmethod
     def of(case: Case, rows: Rows) -> Band | None:
-        """Place the band of a case for rows (N,); return None if the log lacks the columns that give its centre."""
+        """Place the band of a case for rows (N,); return None if the log lacks what gives its centre or value."""
         m, value = rows.centre(case.rule), getattr(rows, case.of)
         if not (np.all(np.isfinite(m)) and np.all(np.isfinite(value) | np.isnan(rows.S))):
             return None
@@ -188,8 +188,8 @@ def make_cases(
 
 
 def criterion_cases(targets: Sequence[float], on: Ratio) -> list[Case]:
-    """Make the cases of verl's criteria for rejecting a response, by the sum, mean or maximum of its tokens' k2 = x^2/2
-    or k3, each with bounds that accept one of ``targets``, shares; none if S is analysed."""
+    """Make the cases of verl's criteria for rejecting a response: sum, mean or maximum over its tokens of k2 = x^2/2 or
+    k3, x the token's log-ratio, each with bounds that accept a share in ``targets``; none if S is analysed."""
     criteria = CRITERIA.items() if on in CORRECTED else ()
     return [
         Case(replace(rule, on=on, name=name), name, "matched", float(target), of=of)

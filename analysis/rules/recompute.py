@@ -202,9 +202,9 @@ def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
     """Compare ``updates_since_rollout`` with the number of steps since the first step of the rollout.
 
     The first step is the one whose rows say 0 updates. If no row says so, it is the rollout's first step in the log,
-    provided that this step comes just after the last step of the rollout before. If it comes later, the log has left
-    out rows, and the rollout is not compared. A rollout of a single step, without a row of 0 updates, is not compared
-    either, because its ``step`` may count rollouts and not updates."""
+    provided that this step comes just after the last step of the rollout before (``before``: number and last step of
+    the one before the rows). If it comes later, rows are left out of the log, and the rollout is not compared; nor is a
+    rollout of a single step, without a row of 0 updates, because its ``step`` may count rollouts and not updates."""
     since, step = _get(columns, "updates_since_rollout"), columns["step"]
     rollout, code = np.unique(columns["rollout"], return_inverse=True)
     least, none = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -309,10 +309,10 @@ def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, lo: Floats, hi
 def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Iterator[tuple[str, Compared]]:
     """Compare a response's sum of squares Q and sum of k3(s) = e^s - 1 - s over its tokens with their bounds.
 
-    With x the sum of the L token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
-    k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s. All bounds of k3_sum need that no token log-ratio
-    exceeds ``MAX_EXPONENT``, beyond which the exponential is held and k3 is not convex: no token does if sqrt Q does
-    not, or, without Q, if k3_sum is less than k3 there."""
+    With x the sum of the L = ``n`` token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
+    k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s. Bounds of k3_sum need that no token log-ratio
+    exceeds ``MAX_EXPONENT``, beyond which the exponential is held and k3 is not convex. No token does so if sqrt Q is
+    below it or, without Q, if k3_sum is below half of k3(MAX_EXPONENT). ``names`` are the columns' names."""
     n = np.maximum(n, 1.0)
     # The logged sums Q and k3_sum are rounded to float32 and may lie just outside their bounds. So the bounds are
     # widened by 1e-6 for each token.

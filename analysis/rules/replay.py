@@ -70,7 +70,7 @@ def replay(rule: Rule, rows: Rows) -> dict[int, Rule]:
 
 
 def learn(replays: Mapping[str, Replay], blocks: Sequence[Rows]) -> None:
-    """Let ``replays``, replayed bands without a drift, by name, learn from further blocks of a log's rows."""
+    """Let each of ``replays`` (by name, bands without a drift) learn, in place, from further blocks of a log's rows."""
     if blocks and replays:
         rows = LearningRows.of(blocks)
         for replayed in replays.values():

@@ -43,8 +43,8 @@ Place = tuple[int, str, str]
 @dataclass(frozen=True)
 class Grouping:
     """How the rows of a run are divided into ``groups`` groups of clusters, each a single cluster unless ``pooled``,
-    and into ``bins``. ``reference`` is a number near the mean place of the rows on the axis of slopes (log2 of the
-    length), which is taken from each row's place."""
+    and into ``bins``. Slopes are fitted over a place x of each row: log2 of its length (or of another coordinate, its
+    number of standard deviations), less ``reference``, a number near the rows' mean."""
 
     bins: Bins
     groups: int  # number of groups
@@ -55,7 +55,7 @@ class Grouping:
 
     @staticmethod
     def of(run: Run, bins: Bins) -> Grouping:
-        """Choose the groups into which a run's clusters are put: one for each cluster, unless there are too many."""
+        """Give each cluster a group; put them into 1024 groups if the log is streamed or has over 4096 clusters."""
         pooled = run.clusters > MOST_CLUSTERS or run.streamed
         return Grouping(bins, POOLED if pooled else run.clusters, pooled, float(np.mean(run.rows.trend)))
 
@@ -162,7 +162,7 @@ class Part:
         return totals(self.key[at], self.shape[0] * self.shape[1], values).reshape(self.shape)
 
     def by_group(self, at: Ints | slice, values: Floats) -> Floats:
-        """Return one sum for each group of clusters (G,): of the numbers ``values`` (n,) of the rows ``at`` in it."""
+        """Return the sums of ``values``, one for each row in ``at``, by group of clusters, (G,)."""
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:
@@ -302,14 +302,14 @@ class Tally:
         place[nonzero] = np.arange(len(nonzero))
 
         def banded(i: int, outside: Ints) -> None:
-            """Add to the band acceptance of case ``i``; ``outside`` holds the indices of the rows outside the band."""
+            """Add the block to the sums of case ``i``'s band acceptance; the rows ``outside`` lie outside the band."""
             some = place[outside]
             add(sums.of_cases, (i, "band", "all", "one"), whole.kept(outside))
             add(sums.of_cases, (i, "band", "nonzero", "one"), acting.kept(some[some >= 0]))
 
         def updated(i: int, cut: Ints, kind: str, y: Floats) -> None:
-            """Add to the update and weight acceptance of case ``i``, whose weight is ``kind``; ``cut`` holds the
-            clipped rows' indices among the rows with A != 0, and ``y`` what is left of their weights."""
+            """Add the block to the sums of case ``i``'s update and weight acceptance. Its weight is ``kind``; ``cut``
+            holds the clipped rows' indices among the rows with A != 0, and ``y`` what is left of their weights."""
             kept = acting.kept(cut)
             add(sums.of_cases, (i, "update", "nonzero", "one"), kept)
             add(sums.of_cases, (i, "weight", "nonzero", kind), acting.weighed(cut, kept.cut, kind, y))

@@ -39,7 +39,7 @@ class AnytimeMean:
     bets : float array (K,)
         Sizes of the bets, as multiples of 1/lowest for a mean above 0 and of 1/highest for one below.
     count, total, square, rho
-        Number, sum and sum of squares of the terms so far; the sum of squares after the first rollout (for `interval`).
+        Number, sum and sum of squares of the terms so far; the first value of ``square`` above 0 (for `interval`).
     above, below : int, optional
         The rollout after which there was first enough evidence that the mean is above, or below, 0; None as long as
         there is not enough.

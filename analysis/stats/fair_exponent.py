@@ -121,9 +121,9 @@ class Fair(NamedTuple):
     """The fair exponent of a set of responses, such as those with A > 0, and what the set adds to the exponent of all
     (docs/theory.md T10 (b)).
 
-    The exponent of all responses with A != 0 is, near one length, the sum over both signs of A of ``weight`` times
-    ``exponent`` plus ``of_shares``: the sign's own exponent, weighted by the sign's share of the responses near the
-    edge, and what the change of the sign's share with the length adds."""
+    The exponent of all responses with A != 0 is, near one length, the sum of ``weight * exponent + of_shares`` over the
+    two signs of A: the sign's own exponent, weighted by the sign's share of the responses near the edge, and what the
+    change of the sign's share with the length adds."""
 
     exponent: Bounded
     weight: float
@@ -167,7 +167,8 @@ def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequenc
 
 
 def near_edge(beyond: Floats) -> Floats:
-    """Return what each response (N,) adds to the density of ``beyond`` at 0, by a normal kernel of width .15."""
+    """Return each response's (N,) normal kernel of width .15 at its log distance ``beyond`` from the edge; their mean
+    estimates the density of responses at the edge."""
     return np.exp(-((beyond / BANDWIDTH) ** 2) / 2) / (BANDWIDTH * math.sqrt(2 * math.pi))
 
 
@@ -175,9 +176,8 @@ def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Int
     """Return the `fair_exponent` and its interval over clusters. ``X``, ``L``, ``window`` and ``cluster`` (N,) are each
     response's distance of S from 0, length, block and cluster, ``share`` is the acceptance in each block.
 
-    The exponent is where the slope of acceptance is 0. So its error is the slope's cluster-robust error divided by the
-    slope's derivative in the exponent. Both allow for the fit of the range: lengths count less their mean at the edge.
-    """
+    The exponent is where the slope of acceptance is 0, so its error is the slope's cluster-robust error divided by the
+    slope's derivative in the exponent. Both allow for the fit of the range: log L counts less its mean at the edge."""
     gamma = fair_exponent(X, L, share, window)
     if not math.isfinite(gamma):
         return Bounded(gamma, math.nan, math.nan)

@@ -46,8 +46,8 @@ class LreEstimate:
 
 
 def lre_estimates(found: Ratios, level: float = CONFIDENCE) -> list[LreEstimate]:
-    """Return the LRE in each norm (LRE_1, LRE_2, LRE_inf, ...), with ``level`` intervals, from acceptances by cluster
-    and bin (``found``)."""
+    """Return the LRE in each norm of ``NORMS``, with ``level`` intervals; ``found`` holds the acceptances of K bins and
+    how much each cluster moves them."""
     k = found.rows.shape[1]
     used, reason = usable(found), _unusable(found)
     if reason:
@@ -146,7 +146,7 @@ def usable(found: Ratios) -> np.ndarray:
 
 
 def number_showing(found: Ratios) -> int:
-    """Return the number of clusters that show the rarer outcome: a clipped row where most are kept, else a kept one."""
+    """Return the smaller of two numbers of clusters: those with a clipped row, and those of which something is kept."""
     lost = np.abs(found.base - found.sums) > ROUNDING * found.base
     kept = found.sums > ROUNDING * found.base
     return int(min(lost.any(1).sum(), kept.any(1).sum()))

@@ -31,8 +31,8 @@ quantity."""
 
 
 def rows(tables: Tables) -> Frame:
-    """Return the rows by bin of table ``over_time``, which has the share of responses out of the band for each block
-    of rollouts. Runs that trained without clipping are left out. The column ``panel`` is the rule of the run."""
+    """Return the rows by bin of table ``over_time``, which has the share of responses out of the band in each rollout.
+    Runs that trained without clipping are left out. The new column ``panel`` is the rule of the run."""
     found = tables["over_time"]
     found = need(found[(found["bin"] >= 0) & (found["trained_rule"] != "none")], "only unclipped runs: nothing is out")
     return drawable(found).assign(panel=found["trained_rule"])
