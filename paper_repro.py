@@ -141,8 +141,8 @@ class Reproduction:
         return self.stages.module(stage, "figures", *command, result=folder / "captions.json")
 
     def tell(self, told: dict[str, Any], checks: dict[str, Any], stopped: dict[str, str]) -> None:
-        """Print every verdict with its number (``told``), whether the checks hold, which runs diverged
-        (``stopped``)."""
+        """Print each claim of ``told`` with its verdict and deciding number, whether the theory's ``checks`` hold, and
+        the runs that diverged and stopped themselves: ``stopped`` has the reason by run folder."""
         from figures.page.report import decision
 
         for claim in told["claims"]:

@@ -236,8 +236,8 @@ def matmul_rate(size: int) -> float:
 
 def qwen3(at: Place, lora: bool) -> Found:
     """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, in the place ``at``. Yield by name: planned and
-    peak memory, GiB; the device's matrix product rate, FLOP/s; seconds of each phase in a mean rollout, and the share
-    of that rate in old log-probs and update; clip rates and cosines by length; with LoRA each engine's sampling seconds."""
+    peak memory, GiB; the device's matrix product rate, FLOP/s; seconds of each phase in a mean rollout; which share of
+    that rate old log-probs and updates reach; clip rates and cosines by length; with LoRA the seconds of sampling."""
     began = time.monotonic()
     config = training(at, "Qwen3-8B-Base", "run", *((12, 24) if at.tiny else (64, 512)), rollouts=2 if at.tiny else 5)
     if lora:

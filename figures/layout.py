@@ -54,11 +54,11 @@ def panel_grid(
     heights: Sequence[float] = (),
     **options: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its ``panels`` axes, placed in a grid with at most ``most`` (or exactly ``columns``, if
-    given) beside each other.
+    """Return a figure and its ``panels`` axes, in a grid of at most ``most`` (or, if given, ``columns``) in a line.
 
-    ``legend`` maps labels to the marks of one legend above the axes. A line of panels is ``panel_height`` inches high,
-    plus its number in ``heights`` if these are set. ``options`` go to Matplotlib's ``subplots``."""
+    ``legend`` maps labels to the marks of one legend above the axes. The figure has ``panel_height`` inches for each
+    line of panels plus the sum of ``heights``, in whose ratios (if given) the lines share the room. ``options`` go to
+    Matplotlib's ``subplots``."""
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)

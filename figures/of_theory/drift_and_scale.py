@@ -29,8 +29,8 @@ LINES = {
 def plot_drift(data: Frame, ax: Axes | None = None) -> Axes:
     """Draw LRE and T3's two bounds on it over the largest drift error.
 
-    The y axis fits the values of LRE, so a bound far above them is cut off. ``data`` has the columns ``x``, ``lre``,
-    ``one_sided`` and ``two_sided``."""
+    The y axis fits the values of LRE, so a bound far above them is cut off. ``data`` has the columns ``x`` (largest
+    drift error), ``lre``, and the bounds ``one_sided`` and ``two_sided`` (errors of one and of both signs)."""
     long = data.melt("x", list(LINES), "line", "value")
     known = {name: look for name, (_, look) in LINES.items()}
     ax = marks.curves(long, ax, x="x", y="value", hue="line", known=known, marks=False)

@@ -90,8 +90,8 @@ def drift_and_scale(rng: np.random.Generator, draws: int) -> Iterator[Row]:
     """Yield rows of T3: how large LRE_inf can be, over all shares of the lengths, if the drift error of every length is
     between 0 and x (or between -x and x), and T3's bounds on it.
 
-    A row belongs to one pair of ranges (lower and upper) and one x. ``one_sided`` and ``two_sided`` are T3's bounds for
-    drift errors of one and of both signs, None where T3 gives none. Nothing is drawn at random."""
+    A row belongs to one pair of ranges, lower and upper, over sigma (``u_lo``, ``u_hi``), and one x. ``one_sided`` and
+    ``two_sided`` are T3's bounds for drift errors of one and of both signs, None where T3 gives none. Not random."""
     del rng, draws
     for u_lo, u_hi, mixed in RANGES:
         a_0 = float(theory.interval_probability(-u_lo, u_hi))
