@@ -142,9 +142,9 @@ def mismatch_columns(
     """Return the fields of `Records`, by name, that describe the mismatch between sampler and trainer; no field if
     ``mismatch`` is None. ``s`` are the token log-ratios of the update, nats.
 
-    Of the engine ratio E, if known, and of the rollout-policy ratio D + E: the response's log-ratio and its sums over
-    tokens of k3 and of the squared token log-ratio. Of D + E also the largest k2 = x^2/2 and k3 of a token log-ratio x.
-    Of S + D + E the two sums alone, of D, if E is known, the log-ratio alone; and the field ``missing``."""
+    For x_t, the token log-ratios of the engine ratio E, if known, and of the rollout-policy ratio D + E: the sums over
+    tokens of x_t, x_t^2 and k3(x_t); for D + E also the largest k2 = x_t^2 / 2 and k3. For S + D + E the sums of its
+    squares and of k3; the sum D, if E is known; and the field ``missing``."""
     if mismatch is None:
         return {}
     columns = {"missing": mismatch.missing}
