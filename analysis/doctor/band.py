@@ -15,8 +15,8 @@ TOO_TIGHT, TOO_WIDE = 0.5, 0.995
 
 
 def acceptance(p: Patient) -> Answer:
-    """Check whether the band accepts a sensible share of the responses, and whether most responses of some length lie
-    beyond one edge, because S drifts farther than the band is wide."""
+    """Check whether the share of responses with S in the band lies between ``TOO_TIGHT`` and ``TOO_WIDE``, and whether
+    in a bin of lengths most lie beyond one edge, because the mean of S is farther off than the band is wide."""
     rows, rule = p.moved, p.rule
     outside, band = p.out_of_band(rows), p.band(rows)
     if enough(rows) or outside is None or not np.any(rows.S) or (rule is not None and rule.shape == "none"):

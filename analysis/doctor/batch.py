@@ -68,7 +68,7 @@ def truncation(p: Patient) -> Answer:
 
 
 def dropped_sequences(p: Patient) -> Answer:
-    """Check for responses that were sampled and then did not reach the rule, or reached it without a gradient."""
+    """Check for sampled responses that did not reach the rule, or got no gradient though the rule did not clip them."""
     rows = p.responses
     if few := enough(rows):
         return not_checked(few)
@@ -132,8 +132,8 @@ def length_weighted(p: Patient) -> Answer:
 
 
 def mean_length(p: Patient) -> Answer:
-    """Check whether the mean length of the logged responses is, rollout by rollout, the one that the trainer's metrics
-    give."""
+    """Check whether the mean length of the logged responses of each rollout equals the mean length in metrics.jsonl,
+    which the trainer computed itself."""
     rows = p.responses.take(p.responses["length"] >= 1)
     if metric.MEAN_LENGTH not in p.metrics or enough(rows) or dropped_sequences(p).found:
         return not_checked("no mean length in the metrics, or responses are missing or too few")

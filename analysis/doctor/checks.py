@@ -77,8 +77,8 @@ class Doctor:
 
     @staticmethod
     def of(run: str | Path, metadata: Mapping[str, Any] | None = None, most: int = KEPT) -> Doctor:
-        """Make the doctor of a run folder from the header of its log (``metadata``), which keeps at most ``most`` rows
-        for the checks (`analysis.doctor.patient.KEPT`).
+        """Make a doctor for the run folder ``run``, whose log has the header ``metadata``. It keeps at most ``most``
+        rows in memory for the checks (by default `analysis.doctor.patient.KEPT`).
 
         Raise UserError if the header's rule or the configuration cannot be read."""
         path, metadata = Path(run), metadata or {}
@@ -88,7 +88,7 @@ class Doctor:
         return Doctor(path, Kept("imported_from" in metadata, most=most), rule, correction, config, aggregation)
 
     def read(self) -> None:
-        """Read the log's files that were not read before, and add their rows."""
+        """Read the log's files that were not read before, and add their rows to those that the checks see."""
         if log_paths(self.path):
             files, damage = log_files(self.path)
             self.read_these([file for file in files if file.path.name not in self.read_files], damage)
@@ -162,14 +162,14 @@ def _rule(metadata: Mapping[str, Any], name: str) -> Rule | None:
 
 
 def _setting(config: Any, *names: str) -> Any:
-    """Return a value of the configuration by the names of its section and of the value; None where it lacks."""
+    """Return the value of the nested mapping ``config`` under the keys ``names``; None where it lacks one."""
     for name in names:
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
 
 
 def _of_preset(config: Mapping[str, Any], name: str) -> str | None:
-    """Return the advantage estimator or the aggregation that the configuration names, directly or by its preset."""
+    """Return ``name`` ("advantage" or "aggregation") as the configuration or else its preset has it, or None."""
     given = PRESETS.get(str(_setting(config, "rule", "preset")))
     named = _setting(config, "rule", name) or getattr(given, name, None)
     return str(named) if named else None

@@ -32,7 +32,7 @@ BY_LENGTH = 0.97
 
 
 def values_of_s(rows: Rows) -> Answer:
-    """Check whether S is rounded to 16 bits in the rows, or has the same value for a response at later updates."""
+    """Check whether every S is a 16-bit number, or most responses have exactly the same S at successive updates."""
     rows = rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
     S, n = rows.S, len(rows)
     if n < MIN_ROWS:
@@ -64,11 +64,11 @@ def values_of_s(rows: Rows) -> Answer:
 
 
 def length_pile(rows: Rows, limit: int | None) -> Answer:
-    """Check whether responses that the token limit cut off are not marked as truncated, and whether padding counts as
-    tokens.
+    """Check whether responses that the token limit cut off are not marked as truncated, and whether padding counts in
+    the length.
 
     Many responses of one length count as cut off only if that length is the token limit, because answers of a fixed
-    form may all have one length too. ``limit`` is the token limit that the configuration says, or None."""
+    form may all have one length too. ``limit`` is the configuration's limit or None; the log may show another."""
     rows = rows.take(rows.first & (rows["length"] >= 1))
     if not len(rows):
         return not_checked("no response has a known length")

@@ -19,10 +19,10 @@ __all__ = ["CHECKS", "examine"]
 
 
 def examine(run: str | Path) -> Diagnosis:
-    """Examine a run folder with every check, or another trainer's metrics, if it holds no table of responses.
+    """Examine a run folder with every check; scalars of another trainer (without a table of responses) are imported.
 
-    Where there is no gradient log, what the package rldoctor finds in the metrics is added, if it is installed.
-    Raise UserError if there is no log to examine."""
+    Without a gradient log, rldoctor's answers on the metrics are added, if that package is installed. Raise UserError
+    if there is nothing to examine."""
     path = Path(run)
     if not path.is_file():
         check_run(path)

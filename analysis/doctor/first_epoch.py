@@ -1,4 +1,4 @@
-"""Test equalities, that hold in the first epoch in every sound run, for any policy, task and rule.
+"""Test equalities that hold in the first epoch of every sound run, for any policy, task and rule.
 
 Over responses drawn by the old policy, the weight e^S has mean 1, and so has e^s of each token given the tokens before
 it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests together give a false alarm with probability
@@ -50,7 +50,8 @@ FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older
 
 
 class FirstEpoch:
-    """Tests of equalities that theory promises (such as E[e^S] = 1, T5) on responses that no update had trained on.
+    """Tests of equalities that theory promises (such as E[e^S] = 1, T5) on responses that no update had trained on. If
+    sampler and trainer differ by more than float32 explains, S + D + E is tested in the place of S.
 
     Parameters
     ----------
@@ -99,12 +100,11 @@ class FirstEpoch:
 
     @property
     def _unlike_before(self) -> bool:
-        """Whether S before the first update is more than noise explains.
+        """Whether the mean of S + k3 before the first update differs from 0 by more than noise explains.
 
-        The farther the sampler's log-probs lie from the old ones, the more noise explains. If the log does not say how
-        far, the distance of the new from the old log-probs is taken instead. It is large enough if all three log-probs
-        have independent noise: the mean of S + k3 is then L times the variance of the noise of a token's old log-prob,
-        and at most L times the mean square of the token log-ratio."""
+        Noise explains the more, the farther the old log-probs lie from the sampler's (root mean square over tokens). If
+        that distance is not logged, the one of new and old log-probs is taken. It is at least as large as needed if
+        new, old and sampler's log-probs have independent noise."""
         return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
 
     def answers(self) -> dict[str, Answer]:
@@ -135,7 +135,7 @@ class FirstEpoch:
         )
 
     def _weight(self) -> Answer:
-        """Check whether E[e^S] is above 1 (T5), and whether even E[S] is above 0, which ought to be -KL (Jensen)."""
+        """Check whether E[e^S] is above 1 (T5), and whether E[S] is above 0: in a sound run it is -KL, at most 0."""
         test = self.weight
         if test.count < 30:
             return not_checked(FEW.format(test.count))
@@ -166,10 +166,10 @@ class FirstEpoch:
         )
 
     def _spread_of_s(self) -> Answer:
-        """Check whether S spreads as its tokens do (T5).
+        """Check whether the mean of (S + k3)^2 is as large as the sums over tokens ask for at least (T5).
 
-        S + k3 is the sum of the tokens' e^s - 1, each of mean 0 after its prefix, so the mean of its square is that of
-        the sum of (e^s - 1)^2, which is at least v = (1 - e^-r)^2, r^2 the sum of s^2."""
+        S + k3 is the sum over tokens of e^s - 1, each of mean 0 given the tokens before it. So the mean of (S + k3)^2
+        is that of the sum of (e^s - 1)^2, and this sum is at least v = (1 - e^-r)^2, with r^2 the sum of s^2."""
         known = np.isfinite(self.k3) & (self.square >= 0)
         a, v = (self.S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
         if len(v) < MIN_ROWS or not v.sum() > 0:
@@ -193,11 +193,11 @@ class FirstEpoch:
 
 
 def by_rewards(rows: Rows) -> tuple[Mask, bool]:
-    """Return which of a run's rows (N,) would be logged whatever their reward, and whether groups were selected.
+    """Return a mask (N,) of the rows that would be logged whatever their reward, and whether groups were selected (as
+    by dynamic sampling, so that the log has hardly a group with equal rewards).
 
-    A response would be logged whatever its reward if the rewards of its mates (the other responses of its group)
-    differ. Responses without a reward, or with fewer than two mates, are also returned as True, because the log
-    cannot show why they were logged."""
+    A response would be logged whatever its reward if the rewards of its mates (the others of its group) differ. The
+    mask is also True without a reward or with fewer than two mates: the log cannot show why those were logged."""
     reward = rows["reward"]
     first = rows.first & np.isfinite(reward)
     if not first.any():

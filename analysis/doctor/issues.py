@@ -94,8 +94,8 @@ def not_checked(why: str) -> Answer:
 @dataclass(frozen=True)
 class Diagnosis:
     """All answers of the doctor about one run: ``rule`` is the label of its rule, ``rows`` the number of its rows,
-    ``ratio_known`` whether any row has a log-ratio, and ``on`` the log-ratio that ``fspo analyse --on`` can be about.
-    ``notes`` are sentences on what a reader of the answers must know."""
+    ``ratio_known`` whether any row has a log-ratio, and ``on`` the log-ratio that ``fspo analyse --on`` can be about
+    ("" if none). ``notes`` are sentences on what a reader of the answers must know."""
 
     run: str
     rule: str
@@ -144,8 +144,8 @@ class Diagnosis:
     def lines(self, *, verbose: bool = False) -> list[str]:
         """Return the doctor's answers about the run as lines of text for the terminal.
 
-        Without ``verbose`` only the worst `SHOWN` issues have their evidence and fix, and checks that found none, or
-        were not made, are counted."""
+        Without ``verbose`` only the worst `SHOWN` issues have their evidence and fix. Checks that found nothing wrong
+        (but for mismatch) and checks that were not made are only counted."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}: {self.verdict}"]
         out += [f"  note: {note}" for note in self.notes]
         issues, shown = self.issues, len(self.issues) if verbose else SHOWN

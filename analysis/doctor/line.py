@@ -41,8 +41,8 @@ class Line:
     Let q be the policy that drew the responses, p another policy with the same support, x = log p - log q, and k3 the
     sum of e^s - 1 - s over the token log-ratios s of x. Then E[x] = -KL and E[k3] = KL (T5, T13), so x + k3 has mean 0,
     even if p has noise, another precision or other weights. Any other mean shows that the log-probabilities taken for
-    log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1, with x at most 3, stands
-    for x + k3, which says little where x is below -1.
+    log q are not those of the policy that drew the responses. Where k3 is unknown, e^x - 1 (x held at 3) is taken in
+    the place of x + k3; it hardly changes with x where x is below -1.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ class Line:
     Attributes
     ----------
     x, L, rollout, response, n
-        The parameters, without the rows that were left out; the number of rows that remain.
+        The parameters, without the rows that were left out; ``n`` is the number of rows that remain.
     size, y, k3 : float array (n,)
-        Of each row x^2 / L; x + k3 or, where k3 is unknown, e^x - 1; and k3 or, where it is unknown, half the variance
-        v L that x has as noise, v the mean of (x - a - b L)^2 / L about the line a + b L fitted to x.
+        ``size`` is x^2 / L; ``y`` is x + k3 or, where k3 is unknown, e^x - 1; ``k3`` is the given k3 or, where unknown,
+        v L / 2, as noise of variance v L has it; v is the mean of (x - a - b L)^2 / L, a + b L the line fitted to x.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Line:
 
     @cached_property
     def carriers(self) -> Ints:
-        """Indices of the rows that together make 90 % of the sum of x^2 / L, the row with the largest x^2 / L first,
-        and of others like them: |x| above 1 nat, and x^2 / L as far above the median of the rest as normal noise puts
-        a row in one log of a hundred. Empty if 90 % takes more than a twentieth of the rows, or more than ``CARRIERS``
-        (no more are taken at all), or if no |x| of these rows is 1 nat."""
+        """Indices of the few rows that together make 90 % of the sum of x^2 / L, the largest x^2 / L first, and of rows
+        like them: with |x| above 1 nat, and x^2 / L so far above the median of the rest that normal noise puts a row
+        there in one log of a hundred. At most ``CARRIERS`` rows and a twentieth of all are taken. Empty if these do not
+        make 90 %, or if none of the rows that make 90 % has |x| of 1 nat or more."""
         largest = np.argsort(-self.size, kind="stable")[: min(CARRIERS, self.n // 20)]
         share = np.cumsum(self.size[largest]) / max(self.size.sum(), np.finfo(float).tiny)
         k = int(np.searchsorted(share, 0.9)) + 1
@@ -123,8 +123,8 @@ class Line:
         return f"{len(at)} of {self.n} responses carry {share:.0%} of it: {places}"
 
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return four arrays over half octaves of lengths, without the `carriers`: number of rows, mean log L, second
-        and fourth central moment of x."""
+        """Return four arrays (H,), without the rows `carriers`, by half octave of L (two to a doubling): number of
+        rows, mean log L, second and fourth central moment of x."""
         x, L = (np.delete(values, self.carriers) for values in (self.x, self.L))
         half = np.unique((2 * np.log2(L)).astype(np.int64), return_inverse=True)[1]
         n = np.bincount(half).astype(np.float64)
@@ -141,11 +141,11 @@ class Line:
         return deviation, deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
 
     def growth(self) -> tuple[float, float, float]:
-        """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and its 95 %
-        interval.
+        """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and the ends of
+        its 95 % interval.
 
-        Independent noise of the tokens has h = .5. Rows are put into bins of L, two for each doubling, and a line is
-        fitted to the logarithm of each bin's standard deviation, whose variance is (kurtosis - 1) / (4 n). All three
+        Independent noise of the tokens has h = .5. A line over log L is fitted to the logarithm of x's standard
+        deviation in bins of L (two for each doubling, n rows), with the weights 4 n / (kurtosis - 1). All three numbers
         are NaN unless two bins have 20 rows, and where the interval is wider than 1 and says nothing."""
         n, u, variance, fourth = self._halves()
         enough = n >= 20
@@ -211,8 +211,8 @@ class Line:
 
     @property
     def per_response(self) -> bool:
-        """Whether the mean of x + k3 (`k3`) is mainly one number for all responses and does not grow with the length.
-        If the mean of x is above 0 (`above_0`), x is judged in place of x + k3: k3 says little where x is large."""
+        """Whether, in the line a + b L fitted to x + k3, a is not 0 and outweighs b L: x is off by one number at any
+        length. If the mean of x is above 0 (`above_0`), the line is fitted to x alone: k3 says little for a large x."""
         a, b, a_error, _ = self._fitted(self.x if self.above_0 else self.x + self.k3)
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
@@ -279,21 +279,21 @@ def rises(x: Floats) -> bool:
 
 def grows_with(x: Floats, along: Floats) -> bool:
     """Return whether the values x (N,) grow with the values ``along`` (N,), by a permutation test of their covariance
-    at the level 1/1000; of more than 8,000 values every second, third, ... is tested."""
+    at the level 1/1000; of 8,000 values or more only every second, third, ... is tested."""
     part, rng = slice(None, None, len(x) // 4000 or 1), np.random.default_rng(0)
     x, away = x[part], along[part] - along[part].mean()
     return sum(rng.permutation(x) @ away >= x @ away for _ in range(4999)) < 5
 
 
 def separated(x: Floats, factor: float = JUMP) -> int | None:
-    """Return the first index, 2 to N - 3, from which on the values x (N,) exceed ``factor`` times all before them."""
+    """Return the first index (2 to N - 3) from which on all x (N,) exceed ``factor`` times all before; None if none."""
     return next((k for k in range(2, len(x) - 2) if x[k:].min() > factor * x[:k].max() > 0), None)
 
 
 def bend(x: Floats) -> tuple[int, bool]:
-    """Return the index from which on the values x (N,) rise, and whether they do so by a step: of all curves that are
-    level up to one value and then rise as a line or its square, and of all steps from one level to another, the one
-    that fits x best begins there, unless x jumps suddenly. If the values before it rise too, the index is 0."""
+    """Return the index from which on the values x (N,) rise, and whether they rise in one step. The index is that of a
+    sudden jump or, without one, where the curve begins to rise that fits x best: a step, or a level that turns into a
+    line or a parabola. If the values before that index rise too, the answer is 0 and False."""
     if at := separated(x, SUDDEN):
         return at, True
     place = np.arange(len(x))

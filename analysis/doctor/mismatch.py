@@ -51,7 +51,7 @@ LEFT_OUT = ("placeholder", "mask")
 
 
 class Cause(NamedTuple):
-    """What a mismatch shows, its fix, since which rollout, and what is said if it is ``small`` ("": it is a defect)."""
+    """What a mismatch shows, its fix, its first rollout; ``small``: what is said if it is no defect (else "")."""
 
     what: str
     fix: str
@@ -75,12 +75,12 @@ class Mismatch:
     lag : float array (n,)
         Policy lag of the line's rows (`Rows.lag`), updates, NaN where unknown.
     removed : float array (n,)
-        Whether the logged weight of a correction is 0 in the line's rows; NaN where no weight is logged.
+        1 where the logged weight of a correction is 0 in the line's rows, else 0; NaN where no weight is logged.
     weight, token, below : AnytimeMean
         Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
         ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
     others : Mismatch, optional
-        That of the other responses, if few carry most of it (`Line.carriers`): it adds words and makes no issue.
+        The mismatch of the other responses, if few carry most of the sum of x^2 / L (`Line.carriers`).
     """
 
     line: Line
@@ -96,7 +96,7 @@ class Mismatch:
     @staticmethod
     def of(rows: Rows, fair: Mask, of_E: bool | None = None) -> Mismatch:
         """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks the rows that would be logged whatever
-        their reward, and ``of_E`` says whether to measure E, if that is not to depend on the number of rows."""
+        their reward. ``of_E`` says whether x is E or D + E; None: E, if at least ``MIN_ROWS`` responses have one."""
         both, first = ratio(rows.columns, "behaviour"), rows.first & (rows["length"] >= 1)
         E = rows["engine_log_ratio"]
         of_E = bool(np.isfinite(E[first]).sum() >= MIN_ROWS) if of_E is None else of_E
@@ -172,8 +172,8 @@ class Mismatch:
         return found(f"{size}. {what[:1].upper()}{what[1:]}{rivals}", fix, *evidence, since=since, severity=severity)
 
     def _shown(self, same: bool) -> Cause:
-        """Return what x shows, whatever the import noticed about tokens: the few responses that carry most of it and
-        what the others show, if there are such; else the cause."""
+        """Return what x shows, whatever the import noticed about tokens. If few responses carry most of x (`others` is
+        set), name these and say what the others show; else return the cause that all show."""
         if self.others is None:
             return self._cause(same) if self.line.n else Cause("", "")
         rest, line = self.others._shown(same), self.others.line
@@ -235,7 +235,7 @@ class Mismatch:
         )
 
     def _broken(self) -> tuple[str, int] | None:
-        """Return the cause that a broken equality of the sampler shows, and the rollout after which it was certain."""
+        """Return a cause, and the rollout after which it was certain, if E[e^x] > 1 or E[x + k3] is not 0; or None."""
         from scipy.stats import binom
 
         line = self.line
@@ -266,10 +266,10 @@ class Mismatch:
         Returns
         -------
         list of str
-            Names of the K groups of responses: the first and the last octave of lengths with enough responses, and all.
+            Names of K ranges of lengths: the first and the last octave with enough responses, and all lengths.
         dict of str to list of float
-            By name of the correction a number for each group: the share of responses that a mask drops, or the mean
-            weight that a cap leaves.
+            By name of the correction K numbers: the share of the responses in the range that a mask drops, or the mean
+            weight that a cap leaves them; of a cap in use (``USED``) 1 less this mean.
         """
         x, L = self.line.x, self.line.L
         octave = np.log2(L).astype(np.int64)
@@ -291,15 +291,15 @@ class Mismatch:
 
 
 def _told(groups: list[str], done: dict[str, list[float]], by: str = "") -> str:
-    """Return what `Mismatch.rivals` found as a sentence after a full stop; "" if nothing."""
+    """Return what `Mismatch.rivals` found as text that begins with a full stop and ``by``; "" if it found nothing."""
     forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
     told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
     return f". {by or 'By'} length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
 
 
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
-    """Check the policy lag: how many updates lie between the weights that sampled and the old weights, by the versions
-    that are logged, and the log-ratio D between them.
+    """Check the policy lag: how many updates lie between the weights that sampled and the old weights, by the logged
+    versions; and how large D, the log-ratio of the old weights to those that sampled, is.
 
     ``rows`` are all rows (N,) of a run, ``corrected`` says whether it trained with a correction, and ``imported``
     whether the log was made from another trainer's table, in which the weights' version may not count updates."""

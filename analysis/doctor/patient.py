@@ -102,8 +102,8 @@ class Rows:
     def lag(self) -> Floats:
         """The policy lag of each row (N,): updates between the weights that sampled it and the old weights.
 
-        Without policy_version it is the least that it can be: how much older its behaviour version is than the newest
-        of its rollout and of those before; NaN if no row has an older one, or the log has one rollout alone."""
+        Without policy_version a lower bound: the newest behaviour_version of the row's rollout and those before, less
+        the row's own. NaN in all rows if no such bound is above 0, or the log has one rollout alone."""
         names = ("behaviour_version", "policy_version", "updates_since_rollout")
         version, policy, since = (np.where(np.isfinite(x), x, np.nan) for x in map(self.__getitem__, names))
         exact = policy - since
@@ -158,12 +158,12 @@ class Kept:
     Attributes
     ----------
     rows, short : int
-        Of what `add` has got so far, kept or not: rows, and rows with a length below 1.
+        Number of the rows given to `add` so far, kept or not; number of those with a length below 1.
     rollouts : list of (int, int, int, int, int, int, int)
-        Of each rollout, kept or not: its number, rows, steps, first and last step, least and greatest response id.
-    """
+        Of each rollout, kept or not: its number, its numbers of rows and steps, first and last step, least and greatest
+        response id."""
 
-    imported: bool
+    imported: bool  # whether the log was made from another trainer's
     most: int = KEPT
     rows: int = 0
     short: int = 0
@@ -217,10 +217,10 @@ class Kept:
 
 def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
     """Return by name the columns that the checks read (``READ``), except phase, as float arrays (N,); a column that the
-    log lacks is all NaN.
+    log lacks is all NaN. The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers.
 
-    The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers. Where the log lacks times_used
-    or updates_since_rollout, they are counted from the rows' steps and responses."""
+    Where the log lacks times_used or updates_since_rollout, they are counted from the rows' steps and responses, and
+    ``notes`` gets a sentence on how the updates were counted."""
     plain = [name for name in READ if name != "phase" and name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
     out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
@@ -262,13 +262,13 @@ class Patient:
     Attributes
     ----------
     rule, aggregation, logged
-        The clip rule that trained; how the loss is averaged (both None if unknown); the columns that have a value.
+        The clip rule that trained; how the loss is averaged (None if unknown); names of columns that have a value.
     rows : Rows
         Rows of the phase train, also those with numbers that are not finite.
     metrics : dict
         Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
     tokens : TokenDigest, optional
-        What the import noticed about the table's tokens.
+        What the import noticed about the tokens of another trainer's log; None without import, or if it saw no tokens.
     """
 
     rule: Rule | None
@@ -291,18 +291,18 @@ class Patient:
 
     @cached_property
     def unmoved(self) -> Rows:
-        """The finite rows scored with the weights that gave the old log-probabilities, before any update: only numerics
-        make S differ from 0 there."""
+        """The rows of `finite` before any update since their rollout: new and old log-probabilities are by the same
+        weights, so only numerical error makes S differ from 0."""
         return self.finite.take(self.finite["updates_since_rollout"] == 0)
 
     @cached_property
     def responses(self) -> Rows:
-        """The first row of each response, of all rows."""
+        """The first row of each response, whether its S is finite or not."""
         return self.rows.take(self.rows.first)
 
     def band(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Return the lower and the upper edge of the band on S for each row, (N,) both, nats, as logged or from the
-        header's rule; None if there is no band."""
+        """Return the lower and the upper edge of the band on S for each row, (N,) both, nats, as logged or else
+        computed from the header's rule; None if neither gives edges."""
         if rows.has("lo", "hi") and not np.isinf(rows["lo"]).all():
             return rows["lo"], rows["hi"]
         rule = self.rule

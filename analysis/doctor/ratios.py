@@ -29,7 +29,7 @@ FLOOR_MINIMUM = 0.002
 
 
 def s_zero(p: Patient) -> Answer:
-    """Check whether S is exactly 0 in the complete run, or in successive rollouts, because nothing moved."""
+    """Check whether S is 0 because no row follows an update, or because nothing moved in all or some rollouts."""
     if len(p.finite) == 0:
         return not_checked("the log has no finite S with a length")
     zero = p.finite.share("responses with S = 0", p.finite.S == 0)
@@ -69,8 +69,8 @@ def _once(p: Patient) -> bool:
 
 
 def _one_update(rows: Rows) -> Answer:
-    """Say of a log with one step a rollout whether S is the numerics of two forward passes, or the rows were logged
-    after their update."""
+    """Say, for a log with one step a rollout and S other than 0, whether S is numerical noise between two forward
+    passes, or the rows were logged after their update."""
     root = rows.S / np.sqrt(rows.L)
     follows = rows.mean("mean of A S / sqrt(L)", np.nan_to_num(rows["advantage"]) * root)
     why, fix = "It follows A, so rows were logged after their update", "log S before the update"

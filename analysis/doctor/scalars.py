@@ -55,7 +55,7 @@ MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACK
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
-    """Return (rollout, value) rows (N, 2) of each metric whose name, less its phase's prefixes, matches ``names``."""
+    """Return (rollout, value) rows (N, 2), N >= 3, of each metric whose name without prefixes matches ``names``."""
     return {
         name.removeprefix(FOREIGN): np.array(values)
         for name, values in p.metrics.items()
@@ -64,7 +64,7 @@ def _series(p: Patient, names: str) -> dict[str, Floats]:
 
 
 def weight_scale(p: Patient) -> Answer:
-    """Check whether a metric that should be a mean weight exceeds the largest weight, or is a sum over samples."""
+    """Check whether a mean weight in the metrics equals or exceeds the largest weight, or is a sum over samples."""
     weights, largest = _series(p, WEIGHT), _series(p, LARGEST)
     if not weights:
         return not_checked("the metrics hold no mean weight of a correction")
@@ -106,8 +106,8 @@ def same_ratio(p: Patient) -> Answer:
 
 
 def weight_product(p: Patient) -> Answer:
-    """Check whether a mean weight of responses is far from 1 though the mean ratio of tokens is near 1, so that the
-    product over tokens alone makes it."""
+    """Check whether a mean weight of responses is far from 1 though the mean ratio of single tokens is near 1: then
+    only the product over many tokens takes it there."""
     weights = _series(p, WEIGHT)
     near = {n: float(np.median(v[:, 1])) for n, v in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
     if not weights or not _series(p, TOKENS):
@@ -238,8 +238,8 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
-    """Return what the package rldoctor finds in lines of metrics, each issue under rldoctor's own name for it;
-    and a note: which version of rldoctor examined the lines, or how to install it."""
+    """Return what the package rldoctor finds in ``rows``, lines of metrics (`records`), each issue under rldoctor's
+    name for it; and a note: which version of rldoctor examined the lines, or how to install it."""
     if importlib.util.find_spec(MODULE) is None:
         return [], MISSING
     import rl_doctor  # type: ignore[import-not-found]
