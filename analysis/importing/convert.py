@@ -37,8 +37,8 @@ SLIGHT, MANY = 0.05, 0.5
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user says about the log that is imported: its ``columns`` by this project's names, the rule that trained
-    with its ranges, how its loss is averaged (``aggregation``), and the sizes of rollouts and groups."""
+    """What the user says about an imported log: its ``columns`` by this project's names, the rule that trained with its
+    ranges, how its loss is averaged (``aggregation``), the updates of a rollout and the responses of a group."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     rule: str | None = None
@@ -57,11 +57,11 @@ class ImportOptions:
 
 
 def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return, for each of this project's columns (a key of `COLUMNS`), the table's name of it (one of ``names``).
+    """Return, by this project's name of a column (a key of `COLUMNS`), its name in the imported table (``names``).
 
     It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else, for
-    log-probabilities, the one column whose words tell its role. A column in ``given`` may serve another of ours too,
-    unless it holds log-probabilities.
+    log-probabilities, the one column whose words tell its role; a column with none is left out. A column in ``given``
+    may serve another of ours too, unless it is given for one of `TOKENS`.
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names."""
     present = {canonical(n.rpartition(".")[2]): n for n in reversed(names)} | {canonical(n): n for n in reversed(names)}
@@ -191,7 +191,7 @@ class Converter:
         return pd.DataFrame(rows)
 
     def _refuse_unfit(self, rows: Mapping[str, Any], columns: ChunkColumns) -> None:
-        """Raise UserError if a length is no whole number from 0, or a value exceeds the integers of its log column."""
+        """Raise UserError if a length is no whole number from 0, or a value exceeds its log column's integer type."""
         for name, values in rows.items():
             if (kind := LOGGED[name].kind) not in ("int8", "int16", "int32"):
                 continue
@@ -208,8 +208,8 @@ class Converter:
                 )
 
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
-        """Return the version of the weights that sampled each response (N,), in updates; of versions by token, or by
-        call of the sampler, the first for behaviour_version and the last for behaviour_version_last, none below 0."""
+        """Return the version of the weights that sampled each response (N,), in updates; NaN if below 0. Of a list (for
+        each token or sampler call) take the first for behaviour_version, the last for behaviour_version_last."""
         n, many = len(columns.values[name]), columns.is_list(name)
         flat, row = columns.values[name].lists() if many else (columns.numbers(name), np.arange(n))
         if many and columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
@@ -219,11 +219,11 @@ class Converter:
         return version * (self.options.updates_per_rollout if columns.chosen[name].lower() in ROLLOUT_VERSIONS else 1)
 
     def _tokens(self, columns: ChunkColumns, rollout: Floats, first: Mask) -> dict[str, Any]:
-        """Return columns of the gradient log, by name, that are made of log-probabilities: log-ratios and, of lists,
-        the length and the sums of squares and of k3 over tokens. ``rollout`` (N,) is the rollout of each response.
+        """Return columns of the gradient log, by name, that are made of log-probabilities: log-ratios and, of lists
+        over tokens, the length and sums over tokens. ``rollout`` (N,) is the rollout of each response.
 
-        If a table has only ``new`` and ``sampler``, S + D + E follows for all rows; S and D + E follow for the rows
-        ``first`` (N,) of a rollout's first update, where old log-probabilities are the new ones and S is 0."""
+        From ``new`` and ``sampler`` alone follow S + D + E in all rows and, in the rows ``first`` (N,) of a rollout's
+        first update, where old and new are one, D + E (and S, 0, if the options give a rollout several updates)."""
         n, got, chosen, derived = len(rollout), columns.values, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
@@ -282,7 +282,7 @@ class Converter:
         return out
 
     def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
-        """Hold log-probabilities, of the responses ``row``, at most 0; refuse them if many or one far above it."""
+        """Hold log-probabilities ``found``, of the responses ``row``, at most 0; refuse many above 0, or one far so."""
         names = [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]
         highest = np.max([found[name] for name in names], 0) if names else np.zeros(len(row))
         self.watch.digest.above_zero.add(highest[highest > 1e-6], row[highest > 1e-6], columns.ids)
@@ -298,7 +298,7 @@ class Converter:
             found[name] = np.minimum(values, 0.0)
 
     def _weights(self, columns: ChunkColumns) -> None:
-        """Note the tokens' weights of a correction that have no number, and those above 2, the usual cap."""
+        """Note in the report which token weights of a correction are not finite, and which exceed 2, the usual cap."""
         if not columns.is_list("token_weights"):
             return
         flat, row = columns.kept("token_weights")
@@ -308,8 +308,8 @@ class Converter:
                 self.report.note(f"{columns.chosen['token_weights']}: {one.sum()} tokens have {what} ({where})")
 
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
-        """Return a number (N,) that identifies each row's prompt: made from its id, else from its text, else from the
-        group size, else from its tokens. If none of these is known, each row counts as a prompt of its own."""
+        """Return a number (N,) that identifies each row's prompt: made from its id, else its text, else the group size
+        and ``numbers`` (N,), the rows' places in the table, else its tokens. Else each row has a prompt of its own."""
         got = columns.values
         if "prompt_id" in got:
             return got["prompt_id"].ids(_VERL_UID)
@@ -327,15 +327,15 @@ class Converter:
 
 
 def _difference(of: Mapping[str, Floats], terms: Sequence[str]) -> Floats:
-    """Return the sum of all but the last of the ``terms`` less the last; of one term this term."""
+    """Return the sum of the arrays of all ``terms`` but the last, less that of the last; of one term its array."""
     *plus, last = (of[name] for name in terms)
     return sum(plus, -last) if plus else last
 
 
 def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
-    """Return D and E of each response (N,), made of D + E: D is 0 and E is D + E if the old weights sampled the
-    response, and both are NaN if others did. The old weights did if its behaviour versions equal the policy version
-    less the ``updates`` (N,) since the rollout."""
+    """Return the log's columns of D and E (N,) that D + E gives: where the old weights sampled the response, D is 0 and
+    E is D + E; both are NaN where others did. The old weights did if the response's behaviour versions equal its policy
+    version less the ``updates`` (N,) since the rollout. Without D + E or versions there are no columns."""
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
     old = rows["policy_version"] - updates
@@ -349,16 +349,16 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
     """Return whether ``log_probability`` (N,) of responses with these lengths L looks like means over tokens, not sums:
-    their size is fitted by a multiple of L^b, and b is below .4. False for fewer than 50 responses, or if the longest
-    is less than 4 times as long as the shortest."""
+    their size grows like L^b with a fitted b below .4. False for fewer than 50 responses, or if the longest is less
+    than 4 times as long as the shortest."""
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
     return len(x) >= 50 and np.ptp(x) >= 2 and bool(np.polyfit(x, y, 1)[0] < 0.4)
 
 
 def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
-    """Return the advantages (N,) of all rows that an estimator makes of the rewards of a prompt's responses in a
-    rollout, each response counted once; NaN without a finite reward and for a response that is alone."""
+    """Return the advantage of each row (N,), which ``estimator`` makes of the rewards of the row's group (each response
+    counts once); NaN where the reward is not finite or the response is alone in its group."""
     keys, finite = ["rollout", "prompt_id", "response_id"], np.isfinite(frame["reward"].to_numpy())
     once = frame.loc[finite, [*keys, "reward"]].drop_duplicates(keys)
     groups = once[once.groupby(keys[:2])["reward"].transform("size") > 1].groupby(keys[:2])

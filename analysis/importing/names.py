@@ -96,7 +96,7 @@ def role_of(name: str) -> str:
 
 
 def step_column(names: Collection[str]) -> str | None:
-    """Return which of ``names`` is that of the step: "step", or one such as "train/step"; None if none is."""
+    """Return which of ``names`` names the step: "step", say, or a name such as "train/step"; None if none does."""
     parts = (re.fullmatch(r"(?:train|rollout|training|trainer|eval)/(.+)", name.lower()) for name in names)
     steps = {part[1]: name for part, name in zip(parts, names, strict=True) if part}
     plain = {name.lower(): name for name in names}

@@ -59,8 +59,8 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
 
 
 def _converted(sources: Sources, options: ImportOptions, report: Report) -> tuple[Converter, pd.DataFrame]:
-    """Convert the tables of ``sources``; return the converter and the rows, none without tables. If the rows show other
-    updates a rollout, or another first step of a rollout (``sources.first_step``), convert the tables again."""
+    """Convert the tables of ``sources``; return the converter and all rows. If these show another number of updates a
+    rollout, or another first step of a rollout (``sources.first_step``), convert the tables again with that."""
     report.damage = []
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
@@ -81,9 +81,9 @@ def _converted(sources: Sources, options: ImportOptions, report: Report) -> tupl
 
 
 def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule | None, report: Report) -> None:
-    """Write the rows as a gradient log, and complete the report with what it holds and lacks.
+    """Write the rows as a gradient log, and complete the report with what the log holds and lacks.
 
-    Raise UserError if they hold nothing from which something could be told by length."""
+    Raise UserError if the rows have neither lengths, nor log-ratios, nor texts of responses."""
     options = convert.options
     user = {name.removeprefix(USER_PREFIX): "float64" for name in frame if str(name).startswith(USER_PREFIX)}
     others = convert.seen.keys() - set(report.columns.values())
@@ -134,7 +134,7 @@ def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule 
 
 
 def _missing(report: Report) -> Iterator[str]:
-    """Yield which diagnostics lack data, why, and how they get it."""
+    """Yield a sentence for each diagnostic that lacks data: why it lacks them, and what supplies them."""
     used, found = report.columns, report.columns | report.derived
     if "sampler" in used and "new" in used and not {"old", "log_ratio"} & used.keys():
         yield (
@@ -161,7 +161,7 @@ def _missing(report: Report) -> Iterator[str]:
 
 
 def _asked(report: Report) -> Iterator[str]:
-    """Yield what the log lacks and which columns may hold it, without a guess."""
+    """Yield which log-ratios the log lacks, and ask whose log-probabilities the columns of unknown role hold."""
     used, found = report.columns, report.columns | report.derived
     if not {"log_ratio", "behaviour_log_ratio"} & found.keys():
         if report.undecided:

@@ -53,7 +53,7 @@ def import_scalars(sources: Sources, run: Path, updates: int, given: Mapping[str
 
 
 def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield, for each line that has a step, the step and the line's other values by their names."""
+    """Yield the step and a dict of all other values of each line with a step (column ``step_name``, or guessed)."""
     for part in read_parts(file, report.damage):
         for record in part if isinstance(part, list) else part.to_pylist():
             # Weights & Biases puts a run's name and " - " before each scalar, and adds its extremes

@@ -1,5 +1,5 @@
-"""Find the files of another trainer's log, tell what kind each is, and read them in parts. A list ``damage`` receives a
-line for each part not read."""
+"""Find the files of another trainer's log, tell what kind each is, and read them in parts. Functions that read append
+a line to a list ``damage`` for each part that cannot be read."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Sources:
 def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> Sources:
     """Find the source files in a folder and below it, or look at a single file.
 
-    ``given`` maps this project's names of columns to the source's: a file with one of these is read for it.
+    ``given`` maps this project's names of columns to the source's: a file with one of the latter is read for that.
 
-    Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no file that can be read
-    as a log."""
+    Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no file that can be read as
+    a log."""
     path = Path(source)
     if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
@@ -94,7 +94,7 @@ def is_state(path: Path) -> bool:
 
 
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
-    """Tell what kind of source a file is, from its name and columns; None if its name and text are those of no log.
+    """Return what kind of source a file is, by its name and columns: "state", "scalars" or "table"; None if no log.
 
     Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses."""
     if is_state(path):
@@ -125,8 +125,8 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
 def column_names(path: Path) -> list[str]:
     """Return the names of a table's columns (for JSON lines: the keys of the first record); [] if the file is empty.
 
-    A number in an object of a JSON line may be a scalar, and is named outer/inner. Raise UserError if the file cannot
-    be read, or names a column twice."""
+    A number inside an object of a JSON line is named outer/inner, as scalars are. Raise UserError if the file cannot be
+    read, or names a column twice."""
     damage: list[str] = []
     part = next(read_parts(path, damage, rows=1), [])
     if damage:
@@ -176,8 +176,8 @@ def columns_of(part: Part) -> Chunk:
 
 
 def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """Return a record whose nested objects, and lists of objects (prime-rl's tokens), are replaced by their values, by
-    the names of object and value with ``between`` in the middle; those of a nest of scalars keep their own names."""
+    """Return a flat copy of a record: a value of a nested object is named outer + ``between`` + inner (inner alone if
+    outer is in `NESTS`), and a list of objects without "logprob" (prime-rl's tokens) becomes a list for each key."""
     out: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
@@ -191,8 +191,8 @@ def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
 
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a record: one, or as many as each of its lists has values, if some of these are lists
-    (NeMo-RL writes lists of one, others a batch in a line)."""
+    """Return the responses that a record holds: one or, if it holds lists of equal length of which one is a list of
+    lists, as many as these lists have entries (NeMo-RL writes lists of one, others a batch in a line)."""
     lists = {name: value for name, value in record.items() if isinstance(value, list) and "." not in name}
     sizes = {len(value) for value in lists.values()}
     batch = any(all(isinstance(v, list) for v in value) and unpacked([value])[0] is value for value in lists.values())
@@ -208,7 +208,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _head(schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns without a row; raise ValueError if a name stands twice."""
+    """Return a batch with a file's columns and no row; raise ValueError if two columns have one name."""
     names = _flat(schema.empty_table()).column_names
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"it names the column {twice[0]!r} twice")

@@ -1,4 +1,4 @@
-"""Read columns of a table as numbers, lists of numbers or text, from any kind of file, and which tokens count."""
+"""Read columns of an imported table, from any kind of file, as numbers, lists or text; tell which tokens count."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Values:
         return bool(np.any(values < 0) and not np.any(values > 0))
 
     def ids(self, part: re.Pattern[str] | None = None) -> Ints:
-        """Return whole numbers (N,) that identify the values: a whole number of 64 bits itself, of others a hash of
-        their text, or of the group in it that the pattern ``part`` finds."""
+        """Return whole numbers (N,) that identify the values: a whole number of 64 bits itself, else a hash of the
+        text, in which what the pattern ``part`` matches is replaced by the first group of the match."""
         coded = (pa.array(self.texts()) if self.kind == "list" else self.array).dictionary_encode()
         texts = [_text(value) for value in coded.dictionary.to_pylist()]
         names = np.array([_id(part.sub(r"\1", text) if part else text) for text in [*texts, ""]], np.int64)
@@ -77,9 +77,9 @@ Chunk = dict[str, Values]
 
 
 class ChunkColumns(NamedTuple):
-    """Columns of one chunk, N rows of the table ``path``, under this project's names.
+    """Columns of one chunk, N rows of the table ``path`` that follow ``before`` others, under this project's names.
 
-    ``chosen`` maps these to the table's names; ``before`` rows of the table came in earlier chunks."""
+    ``values`` holds them, ``chosen`` maps their names to the table's; ``chunk`` has all columns under the latter."""
 
     values: Chunk
     chosen: Mapping[str, str]
@@ -117,8 +117,8 @@ class ChunkColumns(NamedTuple):
         return np.array([float(bool(CUT.fullmatch(text))) for text in found.texts()])
 
     def padding(self, names: Collection[str]) -> Mask:
-        """Return which tokens of the lists ``names`` are padding: those at the end of a list that are 0 in all of them,
-        if at least a tenth of the lists end in two such tokens or more."""
+        """Return a mask of the tokens in the lists ``names`` that are padding: those at the end of a list that are 0 in
+        all of the columns, if at least a tenth of the rows end in two such tokens or more."""
         flat, row = zip(*(self.values[name].lists() for name in names), strict=True)
         zero, row = np.all(np.equal(flat, 0), axis=0), row[0]
         if not len(row):
@@ -247,7 +247,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _lists(texts: pa.Array) -> pa.Array | None:
-    """Parse texts of lists of numbers, as JSON, Python or numpy writes them; None if one of the texts is no list."""
+    """Parse lists of numbers that JSON, Python or numpy wrote as text; None if a text is no list, or all are empty."""
     rows: list[list[float] | None] = []
     for text in map(str, texts.to_pylist()):
         if text and (text[0] + text[-1]) not in ("[]", "()"):

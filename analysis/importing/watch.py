@@ -1,5 +1,5 @@
-"""Look at a table's tokens in the pass that sums them: what an import notices is told at once (`Watch.notes`) and kept
-for the doctor in import.json (`TokenDigest`)."""
+"""Look at the tokens of an imported table while their log-probabilities are summed: what is noticed is told at once
+(`Watch.notes`) and kept for the doctor in import.json (`TokenDigest`)."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ CAUSES = {
 
 @dataclass
 class Noticed:
-    """What was noticed of one kind (a placeholder, a log-probability above 0, ...): in ``count`` tokens of
-    ``responses`` responses; in ``above_zero`` of a table of sums, in responses.
+    """The tokens that were noticed for one reason (a placeholder, a log-probability above 0, ...): ``count`` tokens in
+    ``responses`` responses. In `above_zero` of a table of sums, ``count`` is of responses too.
 
     ``largest`` is the value farthest from 0, with its sign, in nats: of the log-ratio d, or of the log-probability for
-    placeholders, zeros and values above 0. ``row`` is the row that holds it (`Ids`), and ``first`` the first row that
-    holds such a token."""
+    placeholders, zeros and values above 0. ``row`` is the table's row that holds it (`Ids`), and ``first`` the first
+    row that holds such a token."""
 
     count: int = 0
     responses: int = 0
@@ -86,9 +86,9 @@ class Noticed:
 
 @dataclass
 class TokenDigest:
-    """What the tokens that count show of d = ``base`` less ``against``, the log-probabilities of a trainer and of a
-    sampler: their number, ``mean_ratio`` (mean of e^d), what was noticed of each kind (`Noticed`), and the likely
-    ``cause`` of a large d, "" if none shows.
+    """What the tokens of an imported table show of d = ``base`` less ``against``, the log-probabilities of a trainer
+    and of a sampler: their number, ``mean_ratio`` (mean of e^d), what was noticed (`Noticed`), and the likely ``cause``
+    of a large d, "" if none shows. Only tokens that the mask keeps are looked at.
 
     Uncertain tokens are those that ``against`` gives a probability below .8; in the share ``below`` of them d is below
     0."""
@@ -147,9 +147,9 @@ def digest_of(run: Path) -> TokenDigest | None:
 def placeholders(values: Floats, row: Ints) -> Mask:
     """Return which log-probabilities (n,), of the responses ``row`` (n,), stand for missing ones.
 
-    They are at or below -1000, or one value below -.5 that five tokens or more hold to the last digit, at three places
-    in their responses or more (equal beginnings have equal log-probabilities, at one place), and five times as many as
-    hold any other value within a quarter of it (rounded log-probabilities repeat too)."""
+    Those are values at or below -1000, and any value below -.5 that five tokens or more hold to the last digit, at
+    three places in their responses or more (equal beginnings have equal log-probabilities, at one place), and at least
+    five times as many tokens as hold any other value within a quarter of it (rounded log-probabilities repeat too)."""
     found = values <= -1000
     place = np.arange(len(row)) - np.searchsorted(row, row)
     one, count = np.unique(values[(values < -0.5) & ~found], return_counts=True)
@@ -163,11 +163,11 @@ def placeholders(values: Floats, row: Ints) -> Mask:
 
 def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     """Return which tokens (n,), of the responses ``row`` (n,), lie in runs of two or more where the sampler's
-    log-probability ``against`` is exactly 0 and the trainer's, ``base``, is not, except at tokens it is sure of too.
+    log-probability ``against`` is exactly 0, though the trainer's, ``base``, is below -.001 at a token of the run.
 
-    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, or
-    more than a fifth of the runs hold only tokens that the trainer is sure of, a run counts if the trainer is not sure
-    of two tokens in it and gives one of them a probability below one half."""
+    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, or in
+    more than a fifth of the runs ``base`` is nowhere below -.001, a run counts only if two of its tokens or more are
+    below that, and the trainer gives one of them a probability below one half."""
     zero, doubt = against == 0, base < -1e-3
     if not np.any(zero & doubt):
         return zero & doubt
@@ -184,7 +184,7 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
 
 def stands_before(base: Floats, against: Floats, keep: Mask) -> bool:
     """Return whether log-probabilities ``base`` (n,) must be moved a place later to agree with ``against`` (n,) at the
-    uncertain tokens of ``keep`` (n,): so AReaL writes prox_logp beside logprobs, and aligns them before its loss."""
+    uncertain tokens of ``keep`` (n,). AReaL logs prox_logp so beside logprobs, and aligns it before its loss."""
     told = keep & (against < UNCERTAIN)
     apart, aligned = (float(np.nansum((x - against)[told] ** 2)) for x in (base, np.roll(base, 1)))
     return 4 * aligned < apart
@@ -202,11 +202,11 @@ class Watch:
         self._errors: list[Floats] = []
 
     def look(self, found: dict[str, Floats], row: Ints, columns: ChunkColumns, rollout: Floats) -> Mask:
-        """Count a chunk's tokens that count into the digest, and return which of them (n,) have log-probabilities: no
+        """Add a chunk's tokens (n,) to the digest, and return which of them have sound log-probabilities: no
         placeholder and, of the sampler, no zero in a run.
 
-        ``found`` holds their log-probabilities ``new``, ``old``, ``sampler`` (n,), as far as known, ``row`` (n,) the
-        row of each in ``columns``, and ``rollout`` (N,) the rollout of each row."""
+        ``found`` holds the log-probabilities ``new``, ``old``, ``sampler`` (n,), as far as known, ``row`` (n,) the row
+        of each token in ``columns``, and ``rollout`` (N,) the rollout of each row."""
         lost, ids, names = np.zeros(len(row), bool), columns.ids, columns.chosen
         base, against = next((pair for pair in PAIRS if {*pair} <= found.keys()), ("", ""))
         for values in (found[name] for name in ("new", "old", "sampler") if name in found):
@@ -226,7 +226,7 @@ class Watch:
         return ~lost
 
     def _add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-        """Count tokens (n,) with a finite log-probability of the trainer, ``base``, and of ``against``."""
+        """Add tokens (n,) with finite log-probabilities of the trainer, ``base``, and of ``against`` to the sums."""
         if not len(row):
             return
         digest, d = self.digest, base - against
