@@ -24,12 +24,12 @@ Relation = Literal["above", "within", "smaller in size"]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A relation of one mean over seeds to a margin.
+    """A relation that the mean over seeds of one number of a run is to have to a margin, or to a rival's mean.
 
     Attributes
     ----------
     estimand, runs, clip_rate
-        The number of a run (such as its slope), on which set of runs, at which clip rate (NaN for rules that trained).
+        Name of the number (such as slope), set of runs, and clip rate set on their logs (NaN for rules that trained).
     rule, rival : str
         The estimate is the rule's, or the rule's less the rival's of the same seed where a rival is named.
     sign : {1, -1}

@@ -152,14 +152,14 @@ def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand,
 
 
 def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int) -> list[Estimate]:
-    """Return an estimate, with its value, of every estimand that the finished run in the folder ``run`` gives.
+    """Return one `Estimate` for each number (estimand, rule, clip rate) that the finished run in folder ``run`` gives.
 
     Parameters
     ----------
     runs, rule : str
-        The set of runs; the rule that trained (``none``: unclipped).
+        The set of runs; the rule that trained (``none``: unclipped). `Estimate` holds ``task`` and ``seed`` too.
     rollouts : int
-        Number of rollouts that the run was to have.
+        Number of rollouts that the run was to have; one that it did not reach counts with the reward 0.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def measure(run: Path, task: str, runs: str, rule: str, seed: int, rollouts: int
 
 
 def holds(estimates: pd.DataFrame, task: str, runs: str, rule: str, seed: int) -> bool:
-    """Return whether ``estimates`` has numbers already of the run of this task, set of runs, rule and seed."""
+    """Return whether ``estimates`` has numbers of the run with this task, set of runs, seed and rule that trained."""
     same = (estimates.task == task) & (estimates.runs == runs) & (estimates.seed == seed)
     return bool((same if runs in OFFLINE else same & (estimates.rule == rule)).any())
 

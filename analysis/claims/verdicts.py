@@ -69,7 +69,7 @@ def above(values: np.ndarray, margin: float) -> tuple[float, float]:
 
 
 def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """Return the p-values of "|mean of values| >= |mean of others|" and of its opposite; both (N,), paired by seed.
+    """Return the p-values of "|mean of values| >= |mean of others|" and of the same with <=; both (N,), paired by seed.
 
     |m| < |M| if and only if m lies strictly between -sM and sM for the sign s of M. Both signs are tried, so each
     p-value is doubled."""
@@ -81,8 +81,8 @@ def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
 
 
 def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | None) -> tuple[np.ndarray, float, float]:
-    """Return the numbers by seed (N,) of a hypothesis and its two p-values: against its opposite (small if it holds),
-    and against it (small if it fails). ``of_rule`` and ``of_rival`` hold the estimates by seed."""
+    """Return a hypothesis' numbers by seed (N,), the p-value of its opposite (small if the hypothesis holds) and its
+    own (small if it fails). ``of_rule`` and ``of_rival`` hold the estimates of the two rules, indexed by seed."""
     if of_rival is not None:
         of_rule, of_rival = of_rule.align(of_rival, join="inner")
     values = of_rule.to_numpy(float)
@@ -99,8 +99,8 @@ def tested(hypothesis: Hypothesis, of_rule: pd.Series, of_rival: pd.Series | Non
 
 
 def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFrame) -> JudgedHypothesis:
-    """Return the hypothesis of a claim judged on one task by ``estimates``, a row for each number of a run
-    (`Estimate`)."""
+    """Return a hypothesis of a claim judged on one task; ``estimates`` has one row for each number of a run, with the
+    columns of `Estimate`."""
     same = estimates[
         (estimates.task == task) & (estimates.runs == hypothesis.runs) & (estimates.estimand == hypothesis.estimand)
     ]
