@@ -1,4 +1,4 @@
-"""Follow a run's log as it grows. The rows of each rollout are read once; of all rollouts only sums are kept.
+"""Follow a run's log as it grows. Each rollout is read once; of its rows only sums are kept, and some for the doctor.
 
 The page of ``fspo watch`` shows the numbers that a `Follower` computes. A series over time has for each rollout a value
 computed from that rollout's rows alone; an acceptance is that of all rollouts. Issues come from ``fspo doctor``."""
@@ -44,7 +44,7 @@ class RolloutView(NamedTuple):
     Attributes
     ----------
     rows : int
-        Number of the rollout's rows in the log that were trained on.
+        Number of the rollout's rows of the phase train in the log.
     panels : dict of str to array (K+1,)
         By name of the panel: a value for each of the K bins of lengths and, last, for all lengths; NaN if unknown.
     """
@@ -157,8 +157,9 @@ class Follower:
             return self.diagnosis
 
     def acceptance(self) -> tuple[Ratios, Floats] | None:
-        """Return how often the rule that trained did not clip responses of the first epoch whose A is not 0, by bin of
-        lengths over all rollouts read, and the mean length in each bin (K,); None if the log does not say."""
+        """Return the share of responses with A != 0 that the rule that trained did not clip in their first epoch, by
+        bin of lengths over all rollouts read, and the mean length in each of the K bins (K,); None if the log does not
+        say."""
         if not self._sums:
             return None
         rows, kept, lengths = (np.concatenate(part) for part in zip(*self._sums, strict=True))
@@ -241,7 +242,8 @@ class Follower:
             return None
 
     def _means(self, length: Floats, values: np.ndarray) -> Floats:
-        """Return the mean of ``values`` (N,) by bin of ``length`` and of all (K+1,); NaN where there is none."""
+        """Return the mean of ``values`` (N,) in each of K bins of ``length`` and in all (K+1,); NaN where there is
+        none."""
         assert self.bins is not None
         place, number = self.bins.index(length), len(self.bins)
         sums, rows = totals(place, number, values), totals(place, number)
@@ -249,8 +251,8 @@ class Follower:
             return np.append(sums, sums.sum()) / np.append(rows, rows.sum())
 
     def _add(self, rows: Rows, cut: np.ndarray) -> None:
-        """Keep sums over responses of the first epoch with A != 0, by cluster and bin (C, K): their number, of those
-        that ``cut`` (N,) does not mark as clipped, and of lengths."""
+        """Keep, for each of C clusters and K bins (C, K), three sums over responses of the first epoch with A != 0:
+        their number, the number not clipped (``cut`` (N,) is False), and their lengths."""
         assert self.bins is not None
         at = np.flatnonzero((rows.used == 0) & np.isfinite(rows.A) & (rows.A != 0))
         cluster, place = dense(rows.cluster[at]), self.bins.index(rows.length[at])
@@ -259,10 +261,8 @@ class Follower:
         self._sums.append((count, kept, length))
 
     def _spread(self, run: Run) -> Floats:
-        """Return the standard deviation of the log-ratio, over rows in the first epoch, by bin and for all lengths
-        (K+1,).
-
-        A bin with fewer than `MIN_CLUSTERS` clusters gets NaN."""
+        """Return the standard deviation of the log-ratio, over rows in the first epoch, in each of K bins of lengths
+        and for all lengths (K+1,). A bin with fewer than `MIN_CLUSTERS` clusters gets NaN."""
         assert self.bins is not None
         rows, number = run.rows.use("first"), len(self.bins)
         place = self.bins.index(rows.coordinate)

@@ -1,4 +1,4 @@
-"""Stops that `fspo.integrations.trl.observe` takes by name."""
+"""Functions that say why training should stop; `fspo.integrations.trl.observe` takes them by name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _follower = lru_cache(maxsize=1)(Follower)
 
 
 def critical(run: str) -> str | None:
-    """Return why training should end: the doctor's critical issues of the log in the folder ``run``; None if none.
+    """Return the doctor's critical issues of the log in the folder ``run``, as the reason to end training; or None.
 
     A later call with the same folder reads only the rollouts that are new."""
     return _reason(run, Severity.CRITICAL)
 
 
 def warning(run: str) -> str | None:
-    """Return why training should end, as `critical` does, at issues that are a warning or worse."""
+    """Return the issues that are a warning or worse, as the reason to end training; None if there are none."""
     return _reason(run, Severity.WARNING)
 
 
