@@ -44,7 +44,7 @@ class Copies(NamedTuple):
     Attributes
     ----------
     judged : bool array (N,)
-        Rows of at least 8 tokens with a log-ratio other than 0.
+        Rows of at least ``LONG`` tokens with a finite log-ratio other than 0.
     mixed : bool array (N,)
         Judged rows of those groups (one rollout, step and prompt) in which not all judged rows are equal; none if no
         two judged rows of the log are equal.

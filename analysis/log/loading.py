@@ -212,8 +212,8 @@ def load_run(
 
 
 def _sampled(rows: Rows, rollouts: int, of: int) -> dict[str, Any]:
-    """Return, for an analysis of a streamed log, how many of its sampled rows each result named in ``SAMPLED`` uses,
-    and a text for the user that says so.
+    """Return, for an analysis of a streamed log, a dict: by name of a result in ``SAMPLED`` the number of sampled rows
+    that it uses ("rows"), the two numbers of rollouts, and a text for the user that says so.
 
     ``rows`` are the sampled rows. They come from ``rollouts`` of the log's ``of`` rollouts."""
     number = {"all": len(rows), "first": int(np.count_nonzero(rows.used == 0))}

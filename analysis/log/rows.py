@@ -30,10 +30,10 @@ class Rows:
 
     ``S`` is the log-ratio that is analysed, nats, ``A`` the advantage, ``used`` how many updates used the response
     before, ``updates`` how many there were since its rollout, and ``cluster`` the number of the pair of rollout and
-    prompt. ``k3_sum`` and ``k2_sum`` are sums of k3 and s^2/2 over the response's tokens, ``k2_max`` and ``k3_max``
-    their largest; ``k3`` and ``sigma2`` are means of k3 and s^2 over the tokens of the row's minibatch, and with
-    ``_lagged`` of the minibatch before. ``lo`` to ``band_accept`` say what the run's own rule did, ``coordinate`` is
-    what the bins divide, and ``trend`` its place on the axis of slopes."""
+    prompt. ``k3_sum``, ``k2_sum``, ``k3_max`` and ``k2_max`` are sums and largest values of k3 and s^2/2 over the
+    response's tokens; ``k3`` and ``sigma2`` are means of k3 and s^2 over the tokens of the row's minibatch, with
+    ``_lagged`` of the minibatch before. The fields ``lo`` to ``band_accept`` say what the run's own rule did,
+    ``coordinate`` is what the bins divide, and ``trend`` its place on the axis of slopes."""
 
     rollout: Ints
     step: Ints
@@ -197,12 +197,12 @@ def appearances(rollout: Ints, response: Ints, step: Ints) -> Ints:
 
 
 def identify(frame: pd.DataFrame, *, named: bool, prompts: bool) -> int:
-    """Write the number of each response into the column response_id of a table, and return how many updates a rollout
-    serves. It is 1 unless the same responses stand in several steps.
+    """Write a number for each response into the column response_id of ``frame``, and return how many updates a rollout
+    serves: 1 unless the same responses stand in several steps.
 
-    An id (``named``) that stands under several prompts in a step is an index within the group, and counts together with
-    the prompt. Without ids, rows of several steps are one response if their prompt (if ``prompts`` are known), text,
-    length, reward and advantage are equal."""
+    If response_id holds ids (``named``), an id under several prompts in one step is an index within the group, and the
+    pair of prompt and id is numbered. Without ids, rows of several steps are one response if their prompt (if
+    ``prompts`` are known), text, length, reward and advantage are equal."""
     if named and np.any(frame.groupby(["step", "response_id"])["prompt_id"].nunique() > 1):
         frame["response_id"] = numbered(*(frame[name].to_numpy() for name in ("prompt_id", "response_id")))
     same = [name for name in ("response_id", "length", "reward", "advantage") if name in frame]
@@ -215,8 +215,8 @@ def identify(frame: pd.DataFrame, *, named: bool, prompts: bool) -> int:
 
 
 def updates_of(rows: pd.DataFrame) -> int:
-    """Return how many updates a rollout serves, if most responses stand in several steps, equally many, and the steps
-    fall into equally long parts that share no response; else 1. ``rows`` has the columns step and response."""
+    """Return how many updates a rollout serves: if most responses stand in equally many steps, two or more, the number
+    of steps in the equally long parts, without a response in common, into which the steps fall; else 1."""
     steps = np.unique(rows["step"])
     of = rows.drop_duplicates(keep=False).groupby("response")["step"].agg(["min", "max", "size"])
     count = np.bincount(of["size"], of["size"], 2)
@@ -233,8 +233,8 @@ def updates_of(rows: pd.DataFrame) -> int:
 
 
 def first_step(step: Ints, named: Sequence[Ints], each: int, start: int) -> int:
-    """Return a step at which a rollout begins, if each rollout has ``each`` steps: ``start``, or a step before it if
-    then clearly fewer responses, or prompts (``named``, numbers (N,)), lie in more than one rollout."""
+    """Return a step at which a rollout begins, if each rollout has ``each`` steps: ``start``, or an earlier one that
+    puts clearly fewer of the logged rollouts, responses or prompts (``named``, numbers (N,)) into two of them."""
     for names in named:
         divided = [int(numbered((step - start + back) // each, names).max()) + 1 for back in range(each)]
         if min(divided) < CLEARLY * divided[0]:

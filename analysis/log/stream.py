@@ -1,9 +1,9 @@
 """Read the rows of a run, either from a log in memory, which is one chunk, or from files too large for memory.
 
-A large log is read in chunks. A chunk is a few successive blocks, and no block is split, so all rows of a block, of
-a cluster and of a minibatch are in one chunk. Results that need the rows of all blocks at the same time are made from
-a sample of rollouts. Beside the current chunk, a :class:`Stream` holds only the files' footers and the list of
-rollouts."""
+A large log is read in chunks. A chunk is a few successive blocks of rollouts, and no block is split, so all rows of a
+block, of a cluster and of a minibatch are in one chunk. Results that need the rows of all blocks at the same time are
+made from a sample of rollouts. Beside the current chunk, a :class:`Stream` holds only the files' footers and the list
+of rollouts."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class InMemory:
         return [Chunk(0, LAST)]
 
     def windows(self, chunk: Chunk, size: int) -> tuple[list[tuple[int, Rows]], Notes]:
-        """Divide the log, which is the one ``chunk``, into blocks of ``size`` rollouts. Return each block's first
-        rollout and rows, and notes with the log's ``counts``: how many of its rows can be analysed, and how many were
-        left out for each reason."""
+        """Return the first rollout and the rows of each block of ``size`` rollouts of the complete log, whatever
+        ``chunk`` is; and notes with the log's ``counts``: how many of its rows can be analysed, and how many were left
+        out for each reason."""
         del chunk
         return list(split(self.rows, windows(self.rows.rollout, size))), Notes(counts=self.counts)
 
@@ -81,7 +81,7 @@ class Stream:
     rows : array (R,)
         Approximate number of rows in each rollout.
     spread : float, optional
-        Standard deviation of the partition's coordinate, the unit of slopes; None until the sample was read.
+        Standard deviation of the partition's coordinate, the unit of slopes; None until `sample` was read.
     """
 
     files: tuple[LogFile, ...]

@@ -39,7 +39,7 @@ def nothing(log: GradLog) -> Mapping[str, int]:
 
 
 def columns_of(partition: Partition, ratio: LoggedRatio) -> tuple[str, ...]:
-    """Return the names of the gradient log's columns that :func:`usable` reads to choose the rows that are analysed."""
+    """Return the names of the columns of the gradient log from which :func:`usable` chooses rows and makes `Rows`."""
     return tuple(dict.fromkeys([*ROW_COLUMNS, *ratio.columns, partition.column]))
 
 
@@ -62,8 +62,8 @@ def usable(
     spread : float, optional
         Standard deviation of the coordinate in the complete log, where ``log`` is only a part of it.
     recomputed : callable
-        Function of the log's rows whose ratio and A are finite, without repeats and copies. It compares their columns
-        with recomputed ones (`analysis.rules.recompute.differing`); its numbers of rows are added to the counts.
+        Function of the log less the rows that are not finite, repeated or copied. It compares logged columns with
+        recomputed ones (`analysis.rules.recompute.differing`) and returns how many rows differ, added to the counts.
     """
     log, counts = _sound(log, ratio)
     counts |= recomputed(log)
@@ -183,7 +183,7 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
     """Return for each row four means over tokens (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
 
-    s is the token log-ratio. A step is the update on one minibatch. ``code`` (N,) numbers the steps without gaps."""
+    A step is the update on one minibatch (before the first: 0); ``code`` (N,) numbers the steps. s: token log-ratio."""
     if not len(code):
         return np.zeros((4, 0))
     k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))
