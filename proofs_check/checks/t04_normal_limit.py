@@ -137,7 +137,7 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @check("T4", Method.CLOSED, "(c) chain that stops: S grows by m, its variance by s^2, log shift by h", "of each", 1e-8)
 @near_miss("-KL a token", instead="kl")
 @near_miss("h", instead="h")
-@near_miss("the slope of Lambda at 1", instead="other end")
+@near_miss("the integral added to h, not taken off", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
     """Test T4 (c) on `CHAIN`, whose new policy stops sooner: one more token adds m to the mean of S given the length,
