@@ -65,8 +65,8 @@ class Tables:
 
     @property
     def math(self) -> str:
-        """How axis labels write the log-ratio that the tables are about, in Matplotlib's notation between dollar
-        signs."""
+        """Symbol of the tables' log-ratio (S, E, ...) on axes: what stands between the dollar signs of Matplotlib's
+        notation."""
         return WORDS[self.on].math
 
     @property

@@ -283,7 +283,7 @@ FIGURES = {
 
 
 def publish(tables: dict[str, Frame], folder: Path) -> None:
-    """Write the tables, their means, the verdicts and, of what there is data for, the figures into ``folder``."""
+    """Write the tables, their means over seeds, the verdicts and the figures that have data into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     claims, parts = judge(tables["estimates"], planned=DESIGN.seed_counts)
     write_claims(folder, tables["estimates"], claims, parts)

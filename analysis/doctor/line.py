@@ -217,16 +217,15 @@ class Line:
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
     def systematic(self, apart: float = 0.0) -> bool:
-        """Whether the mean of x + k3 over responses differs from 0 by more than noise explains.
+        """Whether the mean of x + k3 over responses, fitted by a line a + b L, differs from 0 by more than noise does.
 
         Parameters
         ----------
         apart : float
-            Root mean square over tokens, in nats, of d = log q - log mu, if another policy mu than q drew the
-            responses; 0 if q drew them. If mu did, a mean of x + k3 of up to L rms(d) rms(s) is no defect: because
-            E_mu[e^d (e^s - 1)] = 0 for each token, the mean of e^s - 1 can differ from 0 by rms(d) rms(s)
-            (Cauchy-Schwarz, to second order). The mean may differ at some lengths only, so the bound is subtracted from
-            both the constant part and the slope of the line a + b L.
+            Root mean square over tokens, in nats, of d = log q - log mu, if another policy mu than q (of `Line`) drew
+            the responses; 0 if q did. For the token log-ratios s of x, E_mu[e^d (e^s - 1)] = 0, so the mean of e^s - 1
+            can be as large as ``apart`` rms(s) (Cauchy-Schwarz, to second order) without a defect, perhaps at some
+            lengths only. This bound a token is taken off the slope b, and, times the mean length, off the constant a.
         """
         if self.n < MIN_ROWS:
             return False

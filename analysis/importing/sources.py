@@ -177,7 +177,7 @@ def columns_of(part: Part) -> Chunk:
 
 def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
     """Return a flat copy of a record: a value of a nested object is named outer + ``between`` + inner (inner alone if
-    outer is in `NESTS`), and a list of objects without "logprob" (prime-rl's tokens) becomes a list for each key."""
+    outer is in `NESTS`); a list of objects becomes a list for each key, or stays if they hold "logprob" (OpenAI's)."""
     out: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):

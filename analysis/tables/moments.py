@@ -33,9 +33,9 @@ Use = Annotated[
 
 
 class MomentRow(NamedTuple):
-    """Moments of the log-ratio S in a bin: one row for each set of rows and bin.
+    """Moments of the log-ratio S, nats, in a bin: one row for each bin, subset (all, A != 0) and epoch (first, later).
 
-    Written for every run. It is explained in docs/theory.md, T1, T5."""
+    Written for every run. docs/theory.md, T1, T5, T6, says what they ought to be."""
 
     run: RunKey
     subset: Subset

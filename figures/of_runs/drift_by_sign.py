@@ -36,11 +36,11 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw drifts in 1e-3 nats per token. Each rule that trained has a row with the drifts of all responses, of A > 0
-    and of A < 0 below each other. Grey ticks are minus k3 (an estimate of KL) per token.
+    """Draw mean S per token. Each rule that trained has a row with that of all responses, of A > 0 and of A < 0 below
+    each other. Grey ticks are minus k3 (an estimate of KL) per token.
 
-    ``data`` has the columns ``trained_rule``, ``run``, ``sign``, ``drift_per_token``, ``drift_ci_low``,
-    ``drift_ci_high`` and ``k3_per_token``."""
+    ``data``, in nats per token (drawn in 1e-3 nats), has the columns ``trained_rule``, ``run``, ``sign``,
+    ``drift_per_token``, ``drift_ci_low``, ``drift_ci_high`` and ``k3_per_token``."""
     ax = marks.new_axes(ax)
     data = data.sort_values(["trained_rule", "run"])
     milli = {"ci_low": data["drift_ci_low"], "ci_high": data["drift_ci_high"], "drift": data["drift_per_token"]}

@@ -97,7 +97,7 @@ class Reporter:
             self.accelerator.log({k: v for k, v in values.items() if np.isfinite(v)}, step=step)
 
     def rollout_done(self, label: str, values: dict[str, float]) -> None:
-        """Advance the progress bar, called ``label``, by one rollout and show its reward, clip ratio and mean length,
+        """Advance the progress bar, called ``label``, by one rollout and show its reward, clip rate and mean length,
         from its metrics ``values``."""
         if self._bar is not None:
             self._bar.set_description_str(

@@ -212,8 +212,8 @@ class Updater:
         divided by a denominator that counts the minibatch's rows of all processes. So the gradient does not depend on
         how rows are divided into microbatches and over processes.
 
-        A shard with a gradient gets a forward and a backward pass, in a rollout's first update too. So its logged S
-        shows there whether two passes over the same weights agree. A shard without a gradient gets a forward pass
+        A shard that trains (A != 0, or a KL term) gets a forward and a backward pass, in a rollout's first update too.
+        So its logged S shows there whether two passes over the same weights agree. Another shard gets a forward pass
         alone, and in a rollout's first update no pass, because its new log-probs are then the old ones.
 
         Parameters

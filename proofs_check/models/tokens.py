@@ -50,7 +50,7 @@ class TokenByToken(SummedTokens):
 
     @property
     def sigma(self) -> float:
-        """Scale of the tokens, nats per root token."""
+        """Scale sigma of the tokens, nats per root token: S has standard deviation sigma sqrt(L)."""
         return self.tokens.sigma
 
     def paths(self, rng: np.random.Generator, draws: int, length: int) -> Floats:
