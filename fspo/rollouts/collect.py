@@ -45,7 +45,7 @@ class Collector:
     ``sampling`` says how they are sampled, ``chat_template`` whether prompts get the tokenizer's template (None: if
     there is one).
 
-    Prompts of more than ``max_prompt_tokens`` tokens are left out and counted. ``seconds`` holds the wall time by stage.
+    Prompts of more than ``max_prompt_tokens`` tokens are left out, and counted. ``seconds`` is the wall time by stage.
     """
 
     task: Task
