@@ -78,8 +78,8 @@ def summary(rows: Sequence[Row]) -> str:
     verdicts = [v for row in rows if row.verdict is not Verdict.NOT_RUN for v in row.near_misses.values()]
     failed = sum(verdict is Verdict.FAIL for verdict in verdicts)
     found = ", ".join(f"{number} {verdict}" for verdict, number in count.items() if number)
-    what = "check" if len(rows) == 1 else "checks"
-    return f"{len(rows)} {what}: {found}; {failed} of {len(verdicts)} near misses fail, as they must"
+    found += f"; {failed} of {len(verdicts)} near misses fail" + ", as they must" * (failed == len(verdicts))
+    return f"{len(rows)} {'check' if len(rows) == 1 else 'checks'}: {found}"
 
 
 def to_json(rows: Sequence[Row], **run: Any) -> str:

@@ -1,6 +1,7 @@
 """What pyproject.toml asks for: a core without torch, which other trainers' published requirements allow."""
 
 import re
+import subprocess
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ROOT = Path(__file__).parents[1]
+READ = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOLS = READ["project"], READ["tool"]
 CORE = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
 EXTRAS = PROJECT["optional-dependencies"]
 PUBLISHED = {
@@ -41,6 +44,20 @@ def test_the_core_fits_beside_other_trainers(trainer: str) -> None:
             line,
             str(ours),
         )
+
+
+def test_the_package_brings_the_files_that_its_code_reads() -> None:
+    packages = TOOLS["setuptools"]["package-data"]
+    brought = {
+        path
+        for name, patterns in packages.items()
+        for p in patterns
+        for path in (ROOT / name.replace(".", "/")).glob(p)
+    }
+    code = subprocess.run(
+        ["git", "ls-files", *{name.split(".")[0] for name in packages}], cwd=ROOT, capture_output=True
+    )
+    assert {ROOT / name for name in code.stdout.decode().split() if not name.endswith(".py")} == brought
 
 
 def test_torch_and_what_needs_it_are_no_part_of_the_core() -> None:

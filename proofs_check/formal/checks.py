@@ -21,21 +21,21 @@ def proved(rng: np.random.Generator, theorems: Sequence[str], refuted: bool = Fa
     Returns
     -------
     Outcome
-        Margin 0 if all are proved as reviewed, else minus the number of those that are not, so that the check fails.
+        Margin 0 if all are proved as reviewed, else minus the number of those that are not: the check then fails.
         With ``refuted`` the theorems are negations of near misses: the margin is -1 if they are proved, else 0.
         ``not_run`` says so if there is no Coq."""
-    known = reviewed()
     try:
         found = printed()
     except CoqMissing as reason:
         return Outcome(not_run=str(reason))
     except CoqRefused as error:
         return Outcome(0.0 if refuted else -1.0, "scripts refused", note=str(error))
-    other = [name for name in (*theorems, DEFINITIONS, AXIOMS) if name not in found or found[name] != known.get(name)]
+    known = reviewed()
+    other = [name for name in (*theorems, DEFINITIONS, AXIOMS) if found.get(name) != known.get(name, "")]
     if refuted:
         return Outcome(0.0 if other else -1.0, "near misses refuted")
-    note = f"not as reviewed in statements.txt: {', '.join(other)}" if other else found[AXIOMS][:200]
-    return Outcome(-float(len(other)), "theorems not as reviewed", note=note)
+    note = f"not as reviewed in statements.txt: {', '.join(other)}" if other else found[AXIOMS]
+    return Outcome(-float(len(other)), "theorems unlike the review", note=note)
 
 
 def _check(statement: str, name: str, theorems: Sequence[str], near_misses: Mapping[str, str]) -> Check:
