@@ -24,6 +24,7 @@ SCORING = "--log.score-every 1; observe of TRL: score_every=1"
 NO_SCORES = f"not known, because the log has no scores ({SCORING})"
 DASH = "  -: not known, since the shortest are clipped at 0 %, or too few responses for an interval"
 MORE = "more rollouts will tell"
+IDLE = "clipped nothing: raise the learning rate or the updates per rollout, or take a range of fspo calibrate"
 Line = tuple[str, list[str]]
 """A name and the cells that stand beside it."""
 Estimate = tuple[float, float, float]
@@ -67,6 +68,12 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
         return [f"{done}: not known, only one bin ({spans[0]}) has enough responses; {MORE}"]
     lines = [_head(done, rates, spans, partition)]
     lines += [(f"  {name}", _rates(of_rule, slopes, ends["bin"])) for name, of_rule in _rules(rates, on)]
+    trained = {rule: own for rule, own in _of(rates, "trained") if rule != "none"}
+    if "first" in set(rates["use"]):
+        later = {name: tables[name].loc[tables[name]["use"] == "reused"] for name in ("acceptance", "trend")}
+        again, slopes, _ = _first_epoch(later)
+        told = [(f"  {rule}, later epochs", _rates(own, slopes, ends["bin"])) for rule, own in _of(again, "trained")]
+        lines[1 + len(trained) : 1 + len(trained)] = told
     for rule, own in factors.groupby("rule", sort=False):
         few, many = _ends(own)["estimate"]
         cells = ["-", f"{few:.3f}", f"{many:.3f}", _number(many / few), "-"]
@@ -76,6 +83,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     lost = every.loc[~every["rule"].isin([*rates["rule"], *factors["rule"]]) & every["reason"].ne("")]
     wanted = lost.loc[lost["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)].drop_duplicates("rule")
     beyond += [f"  {rule}: not known, {why}" for rule, why in wanted[["rule", "reason"]].to_numpy()]
+    beyond += [f"  {rule} {IDLE}" for rule, own in trained.items() if (own["estimate"] == 1).all()]
     return _columns(lines) + beyond
 
 
@@ -171,6 +179,8 @@ def fair_exponents(scaling: pd.DataFrame) -> list[str]:
     told = [
         f"{words[row['sign']]} {_interval(*_estimate(row, column, f'{column}_'))}" for row in rows.to_dict("records")
     ]
+    if "nonzero" in set(rows["subset"]):
+        told += [f"{word} not known" for sign, word in words.items() if sign not in set(rows["sign"])]
     return [f"fair exponent at {_clipped(FAIR_SHARES[0])} clipped: {', '.join(told)}"] if told else []
 
 

@@ -47,6 +47,7 @@ DECOYS = [
 def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
     acceptance = [*DECOYS, *kept("mine", "trained", NAN, 0.9, 0.8, 0.6), *kept("rloo", "matched", 0.85, 1.0, 0.9, 0.5)]
     acceptance += [*kept("rloo", "matched", 0.95, 0.99, 0.9, 0.75), *kept("fspo", "matched", 0.95, 0.84, 0.9, 0.92)]
+    acceptance += kept("mine", "trained", NAN, 0.7, 0.8, 0.4, use="reused")
     trend = [
         slope("mine", "trained", NAN, -0.1234, -0.15, -0.1),
         slope("rloo", "matched", 0.85, -0.5, -0.6, -0.4),
@@ -60,12 +61,15 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
         assert words in head
     assert [" ".join(line.split()) for line in lines] == [
         "mine, as trained 50.0 % 10.0 % 40.0 % 4 +12.3 [+10.0, +15.0]",
+        "mine, later epochs 50.0 % 30.0 % 60.0 % 2 -",
         "rloo, 5 % clipped 50.0 % 1.0 % 25.0 % 25 +2.0 [-1.0, +3.0]",
         "fspo, 5 % clipped 50.0 % 16.0 % 8.0 % 0.5 -",
         "rloo, 15 % clipped 50.0 % 0.0 % 50.0 % - +50.0 [+40.0, +60.0]",
     ]
     assert len({len(line) for line in (head, *lines)}) == 1
     assert dash == DASH
+    acceptance = [row | {"estimate": 1} for row in kept("mine", "trained", NAN, 1, 1, 1)]
+    assert who_is_clipped(tables(acceptance, trend), LENGTH, "update")[-1].startswith("  mine clipped nothing: raise")
 
 
 def test_rates_are_of_later_epochs_where_no_first_epoch_follows_an_update():
@@ -160,6 +164,6 @@ def test_fair_exponents_are_those_by_sign_where_the_log_has_advantages():
     rows = [row("all", "all", 0.9, 0.8), row("nonzero", "all", 0.5, 0.4), row("nonzero", "positive", 0.7, 0.6)]
     rows += [row("nonzero", "negative", 0.3), row("nonzero", "all", 0.1, 0.1, "reused")]  # the one has no interval
     (line,) = fair_exponents(pd.DataFrame(rows))
-    assert line == "fair exponent at 5 % clipped: all 0.50 [0.40, 0.60], A > 0 0.70 [0.60, 0.80]"
+    assert line == "fair exponent at 5 % clipped: all 0.50 [0.40, 0.60], A > 0 0.70 [0.60, 0.80], A < 0 not known"
     assert fair_exponents(pd.DataFrame(rows[:1])) == ["fair exponent at 5 % clipped: all 0.90 [0.80, 1.00]"]
     assert fair_exponents(pd.DataFrame([row("all", "all", NAN)])) == []

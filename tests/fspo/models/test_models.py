@@ -7,15 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3ForCausalLM, T5Config, T5ForConditionalGeneration
 
 from fspo.base.errors import UserError
-from fspo.models.load import (
-    LoraOptions,
-    build_embedded_model,
-    check_vocabulary,
-    eos_token_ids,
-    load_model,
-    load_tokenizer,
-    switch_dropout_off,
-)
+from fspo.models import load
 from fspo.models.shapes import small_qwen3
 
 IDS = torch.arange(3, 23)[None]
@@ -27,7 +19,7 @@ def tiny_qwen(vocabulary: int = 24) -> Qwen3ForCausalLM:
 
 
 def test_embedded_model_shape():
-    model = build_embedded_model()
+    model = load.build_embedded_model()
     assert isinstance(model, Qwen3ForCausalLM)
     assert not model.training
     # By hand: q, k, v, o, three MLP matrices, two norms of 128 and of 32 per layer; two 24 x 128 tables; final norm.
@@ -39,27 +31,27 @@ def test_embedded_model_shape():
 def test_initial_weights_depend_on_the_seed_alone():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = build_embedded_model(5).state_dict()
+    first = load.build_embedded_model(5).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    second = build_embedded_model(5).state_dict()
+    second = load.build_embedded_model(5).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    other = build_embedded_model(6).state_dict()
+    other = load.build_embedded_model(6).state_dict()
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
 def test_saved_folder_round_trip(tmp_path):
-    model = build_embedded_model(3)
+    model = load.build_embedded_model(3)
     model.save_pretrained(tmp_path)
-    load_tokenizer("embedded").save_pretrained(tmp_path)
-    again = load_model(tmp_path, "bfloat16", attn_implementation="eager")
+    load.load_tokenizer("embedded").save_pretrained(tmp_path)
+    again = load.load_model(tmp_path, "bfloat16", attn_implementation="eager")
     assert again.dtype == torch.bfloat16
     assert again.config._attn_implementation == "eager"
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value.to(again.dtype))
-    tokenizer = load_tokenizer(tmp_path)
-    check_vocabulary(again, tokenizer)
-    assert eos_token_ids(again, tokenizer) == [1]
+    tokenizer = load.load_tokenizer(tmp_path)
+    load.check_vocabulary(again, tokenizer)
+    assert load.eos_token_ids(again, tokenizer) == [1]
     assert tokenizer.padding_side == "left"
 
 
@@ -74,10 +66,10 @@ def test_dropout_is_off_in_train_mode(tmp_path, kind):
     with torch.no_grad():
         assert not torch.equal(model(IDS).logits, model(IDS).logits)  # the control: there is dropout
     model.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path).train()
+    loaded = load.load_model(tmp_path).train()
     with torch.no_grad():
         assert torch.equal(loaded(IDS).logits, loaded(IDS).logits)
-    switch_dropout_off(model)
+    load.switch_dropout_off(model)
     with torch.no_grad():
         assert torch.equal(model(IDS).logits, model(IDS).logits)
 
@@ -85,15 +77,15 @@ def test_dropout_is_off_in_train_mode(tmp_path, kind):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_lora_trains_adapters_only(checkpointing):
     torch.manual_seed(0)
-    model = load_model("embedded", lora=LoraOptions(rank=2), gradient_checkpointing=checkpointing).train()
+    model = load.load_model("embedded", lora=load.LoraOptions(rank=2), gradient_checkpointing=checkpointing).train()
     names = {name for name, p in model.named_parameters() if p.requires_grad}
     assert names
     assert all("lora_" in name for name in names)
     torch.manual_seed(1)
-    twin = load_model("embedded", lora=LoraOptions(rank=2))
+    twin = load.load_model("embedded", lora=load.LoraOptions(rank=2))
     for (name, mine), (_, other) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
         assert torch.equal(mine, other), name
-    plain = build_embedded_model()
+    plain = load.build_embedded_model()
     with torch.no_grad():
         assert torch.equal(twin(IDS).logits, plain(IDS).logits)  # adapters start at 0
     model(input_ids=IDS, labels=IDS).loss.backward()
@@ -101,66 +93,66 @@ def test_lora_trains_adapters_only(checkpointing):
 
 
 def test_tokenizer_without_pad_token_and_with_template(tmp_path):
-    tokenizer = load_tokenizer("embedded")
+    tokenizer = load.load_tokenizer("embedded")
     tokenizer.pad_token = None
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}="
     tokenizer.save_pretrained(tmp_path)
-    again = load_tokenizer(tmp_path)
+    again = load.load_tokenizer(tmp_path)
     assert again.pad_token_id == again.eos_token_id == 1
     assert again.apply_chat_template([{"role": "user", "content": "12"}], tokenize=False) == "12="
 
 
 def test_tokenizer_without_end_token(tmp_path):
-    tokenizer = load_tokenizer("embedded")
+    tokenizer = load.load_tokenizer("embedded")
     tokenizer.eos_token = None
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="end token"):
-        load_tokenizer(tmp_path)
+        load.load_tokenizer(tmp_path)
 
 
 def test_tokenizer_larger_than_the_model():
     with pytest.raises(UserError, match="belongs to the model"):
-        check_vocabulary(tiny_qwen(20), load_tokenizer("embedded"))
+        load.check_vocabulary(tiny_qwen(20), load.load_tokenizer("embedded"))
 
 
 def test_missing_and_damaged_files(tmp_path):
     with pytest.raises(UserError, match="cannot load"):
-        load_model(tmp_path)
+        load.load_model(tmp_path)
     with pytest.raises(UserError, match="there is no folder"):
-        load_tokenizer(tmp_path / "nowhere")
-    build_embedded_model().save_pretrained(tmp_path)
+        load.load_tokenizer(tmp_path / "nowhere")
+    load.build_embedded_model().save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="cannot load"):
-        load_model(tmp_path)
+        load.load_model(tmp_path)
     (tmp_path / "config.json").write_text("{ not json")
     with pytest.raises(UserError, match="cannot load"):
-        load_model(tmp_path)
+        load.load_model(tmp_path)
 
 
 def test_missing_weight_is_refused(tmp_path):
     from safetensors.torch import load_file, save_file
 
-    build_embedded_model().save_pretrained(tmp_path)
+    load.build_embedded_model().save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     del tensors["lm_head.weight"]
     save_file(tensors, path, metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"lm_head\.weight"):
-        load_model(tmp_path)
+        load.load_model(tmp_path)
 
 
 def test_wrong_kind_of_model(tmp_path):
     config = T5Config(vocab_size=24, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(UserError):
-        load_model(tmp_path)
+        load.load_model(tmp_path)
 
 
 def test_impossible_options():
     with pytest.raises(UserError, match="did you mean 'float32'"):
-        load_model("embedded", "float23")  # type: ignore[arg-type]
+        load.load_model("embedded", "float23")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="rank"):
-        LoraOptions(rank=0)
+        load.LoraOptions(rank=0)
     with pytest.raises(UserError, match="lora"):
-        load_model("embedded", lora=LoraOptions(target_modules=["nothing"]))
+        load.load_model("embedded", lora=load.LoraOptions(target_modules=["nothing"]))
