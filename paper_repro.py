@@ -143,14 +143,18 @@ class Reproduction:
     def tell(self, told: dict[str, Any], checks: dict[str, Any], stopped: dict[str, str]) -> None:
         """Print each claim of ``told`` with its verdict and deciding number, whether the theory's ``checks`` hold, and
         the runs that diverged and stopped themselves: ``stopped`` has the reason by run folder."""
+        from analysis.claims.estimands import ESTIMANDS
         from figures.page.report import decision
 
         for claim in told["claims"]:
             print(f"{claim['claim']:3} {claim['verdict']:9} {claim['sentence']}")
             print(f"{'':13} {decision(claim, told['parts'])}")
         print(f"numbers: {self.root}/claims.csv, parts.csv, estimates.csv")
-        held = "all hold" if checks["exit_status"] == 0 else "SOME FAIL"
-        print(f"{len(checks['rows'])} theory checks: {held} ({self.root / 'checks'})")
+        for name in ("slope", "sign gap"):
+            print(f"{name}: {ESTIMANDS[name]}")
+        if self.options.preset != "paper":
+            print("one task and model, few seeds: docs/findings.md has the verdicts of three tasks, 7a, 7b and 9 too")
+        print(f"theory: {checks['summary']} ({self.root / 'checks'})")
         for run, why in stopped.items():
             print(f"{Path(run).name} stopped itself after {rollouts_done(Path(run))} rollouts: {why}")
 

@@ -34,7 +34,7 @@ def report(case_tables, tmp_path_factory):
         captions=described(drawn),
         claims=claims,
         parts=[part] * 40,
-        checks={"exit_status": 0, "rows": [{"id": "T7", "name": LONG, "verdict": "holds", "margin": 2.0}]},
+        checks={"summary": "1 check: 1 pass", "rows": [{"id": "T7", "name": LONG, "verdict": "holds", "margin": 2.0}]},
         provenance={"command": LONG, "seeds": [0, 1]},
     )
     return folder / "report.html"

@@ -86,11 +86,11 @@ def test_the_page_is_static_whole_and_escaped(run):
 
 
 def test_the_page_shows_claims_figures_issues_and_numbers(run):
-    page = written(run, checks={"exit_status": 1, "rows": [{"id": "T7", "verdict": "fails"}]})
+    page = written(run, checks={"summary": "1 check: 1 fail", "rows": [{"id": "T7", "verdict": "fails"}]})
     assert "? open" in page
     assert "chain-add: slope above 0; found 0.12 [−0.50, 0.75], 6 seeds" in page
     assert "Not drawn: Error: no scores" in page
-    assert "1 checks of the theory: SOME FAIL." in page
+    assert "Theory: 1 check: 1 fail." in page
     assert "<td>critical</td>" in page
     assert "The numbers of this figure (1 row)" in page
     assert "Every hypothesis of the claims on every task (1 row)" in page
