@@ -75,8 +75,8 @@ class CommandParser(ArgumentParser):
 
     @contextmanager
     def one_line(self) -> Iterator[None]:
-        """Turn jsonargparse's errors inside a ``with`` block into a UserError: its message in one line, and the nearest
-        option if the message names an unknown one."""
+        """Turn jsonargparse's errors inside a ``with`` block into a UserError: the message in one line, with the
+        options nearest to an unknown one, or with what to do instead of one of an earlier release (``gone``)."""
         try:
             yield
         except UserError:

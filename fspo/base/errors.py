@@ -1,4 +1,4 @@
-"""The error class for bad input, the search for the extra (``pip install '.[EXTRA]'``) with a missing package, and the
+"""The error class for bad input, the search for the extra (``pip install '.[EXTRA]'``) that installs a package, and the
 wrapper of commands that prints every error as one line, without a traceback."""
 
 from __future__ import annotations

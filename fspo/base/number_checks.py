@@ -86,7 +86,7 @@ def checked_lengths(lengths: ArrayLike) -> NDArray[np.float64]:
 
 
 def one_shape(names: str, *arrays: NDArray[np.float64]) -> None:
-    """Raise UserError, with the shapes and the text ``names``, unless the arrays can be broadcast together."""
+    """Raise UserError, with the arrays' ``names`` (one text) and shapes, unless they can be broadcast together."""
     try:
         np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:

@@ -25,7 +25,7 @@ class BatchConfig:
     epochs : int
         Passes over the rollout.
     tokens : int
-        Padded tokens of one microbatch. The default suits the caches of a CPU and a small model; give a GPU more.
+        Most tokens of a microbatch, padding included. The default suits a CPU and a small model; give a GPU more.
     logits : int, optional
         Largest number of logits (tokens x vocabulary entries, float32) held in memory at a time in training, old
         log-probs and score passes; by default 2^20 on a CPU and 2^24 (64 MiB) on a GPU.

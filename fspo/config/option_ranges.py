@@ -71,8 +71,8 @@ def check_ranges(config: Any, group: str) -> None:
 
 @dataclass(frozen=True)
 class Ranged:
-    """Base of a group of options, dataclasses whose numbers must lie in the ranges of their fields; a number that does
-    not is refused with a message that names the group."""
+    """Base class of groups of options. A group is a dataclass, and its numbers must lie in the ranges of their fields
+    when it is made, else a UserError is raised. It names the option and the group (``class C(Ranged, group=NAME)``)."""
 
     _group = ""
 

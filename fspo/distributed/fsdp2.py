@@ -56,9 +56,9 @@ class Fsdp2(Plain):
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return an empty context for a microbatch's passes: each process adds up only its part of the gradient, after
-        every microbatch. If processes exchanged gradients only after the update's ``last`` microbatch with a gradient,
-        each would hold the gradient of all parameters until then."""
+        """Return a context that does nothing, whatever ``last``: processes exchange gradients after every microbatch,
+        so that each keeps only its part of them. If they did so only after an update's ``last`` microbatch, each would
+        hold the gradient of all parameters until then."""
         return nullcontext()
 
     def settle(self) -> None:

@@ -36,10 +36,8 @@ def refuse_deepspeed() -> None:
 
 
 def check_sharding(accelerator: Accelerator) -> None:
-    """Raise UserError if accelerate would not shard the model as its configuration asks.
-
-    Raises UserError if the configuration asks for FSDP and accelerate runs plain data parallelism instead (as on a
-    CPU), or if it asks for FSDP 1."""
+    """Raise UserError if several processes run, accelerate's configuration asks for FSDP, and it is either FSDP 1 or
+    accelerate runs plain data parallelism instead (as on a CPU)."""
     # A process that runs alone holds all weights, even if the configuration asks to shard them: nothing to check.
     if not asked_for("FSDP") or accelerator.num_processes == 1:
         return

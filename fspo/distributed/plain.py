@@ -27,8 +27,8 @@ class Plain:
     def accumulating(
         self, accelerator: Accelerator, model: torch.nn.Module, *, last: bool
     ) -> AbstractContextManager[None]:
-        """Return the context of a microbatch's passes: gradients are averaged over processes only if it is the ``last``
-        one of an update."""
+        """Return the context of a microbatch's passes. Its gradients are added up in this process; processes average
+        the sums only in the ``last`` microbatch of an update that has a gradient."""
         return nullcontext() if last else accelerator.no_sync(model)  # type: ignore[return-value]
 
     def settle(self) -> None:

@@ -67,9 +67,9 @@ class GradLogWriter:
     def append(self, rows: Mapping[str, Any]) -> None:
         """Add N rows. A column is an array (N,) or a scalar for all rows; a column that is not given is null.
 
-        ``score_unit`` is an array (N, width); rows whose ``score_status`` is not "ok" are stored as null.
+        ``score_unit`` is an array (N, width); it is stored as null in rows whose ``score_status`` is not "ok".
 
-        Raises UserError for an unknown column or a missing required one."""
+        Raises UserError for an unknown column, or if one of `fspo.gradlog.schema.REQUIRED` is missing."""
         import pyarrow as pa
 
         unknown = set(rows) - set(self.schema.names)

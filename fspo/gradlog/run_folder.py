@@ -62,5 +62,5 @@ def saved_config(run: str | Path) -> dict[str, Any]:
 
 
 def folder_for(runs: Sequence[Path]) -> Path:
-    """Return the default folder for a page or figures about ``runs``: that of a single run, else ``comparison``."""
+    """Return the default folder for a page or figures on ``runs``: a single run's folder, else ``./comparison``."""
     return runs[0] if len(runs) == 1 else Path("comparison")

@@ -124,8 +124,8 @@ def schema(
 ) -> pa.Schema:
     """Make the Arrow schema of a log: its columns with their types, and the header ``metadata``.
 
-    A sketch of a response's score has ``width`` entries, float16, or float32 if it is the ``exact`` gradient; with
-    width 0 the log has no such column. ``user_columns`` maps the name of a further column to its Arrow type."""
+    The column ``score_unit`` holds ``width`` entries of a score, float16, or float32 if it is the ``exact`` gradient;
+    with width 0 there is none. ``user_columns`` maps a further column (without ``user.``) to its Arrow type's name."""
     import pyarrow as pa
 
     types = {
@@ -155,8 +155,8 @@ def schema(
 
 
 def typed(table: pa.Table) -> pa.Table:
-    """Cast each column to its kind in the schema (boolean, number or text), so that the tables of all trainers can be
-    joined."""
+    """Cast each column of the schema whose kind (boolean, number or text) is not the schema's to the schema's type, so
+    that the tables of all trainers can be joined."""
     import pyarrow as pa
 
     for place, f in enumerate(table.schema):

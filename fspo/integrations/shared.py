@@ -56,7 +56,7 @@ def remembers(rule: Rule) -> bool:
 
 
 class UpdateMemory:
-    """The responses of the present update, and what its rule has learnt from earlier updates: drift and range.
+    """Collects the responses of the present update, and keeps what the rule has learnt from earlier ones: drift, range.
 
     Parameters
     ----------
@@ -117,12 +117,12 @@ class UpdateMemory:
         self.lagged = DriftStats.of(k3, square, n)
 
     def save(self, checkpoint: str | Path) -> None:
-        """Write what the rule has learnt about its range to a checkpoint's folder; nothing if it adapts no range."""
+        """Write what the rule has learnt about its range to a checkpoint's folder; if it adapts none, write nothing."""
         if self.online.template.adapt != "none":
             write_text(Path(checkpoint) / FILE, json.dumps(self.online.state))
 
     def load(self, checkpoint: str | Path | None) -> None:
-        """Take up what `save` wrote to a checkpoint's folder; do nothing if it is None, or if the rule adapts no range.
+        """Take up what `save` wrote to the folder ``checkpoint``; do nothing if it is None or the rule adapts no range.
 
         Raises UserError if the folder holds no such state, or one that cannot be read.
         """

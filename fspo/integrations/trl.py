@@ -149,8 +149,8 @@ class FSPOTrainer(LoggedTrainer, GRPOTrainer):
         return float(total) / self.accelerator.num_processes * share
 
     def _report(self, mode: str, records: Records, entropy: Tensor, rule: Rule) -> None:
-        """Add clip shares, acceptance and entropy to TRL's metrics.
-
+        """Add to TRL's metrics of ``mode`` ("train", "eval"): clip shares, band acceptance, the share of responses
+        with a capped weight, entropy (from its sums over tokens, nats, (B,)), KL, drift, and an adaptive rule's range.
         A clip share is the share of clipped responses among those with A != 0. Under a rule on tokens it is the share
         of clipped tokens among the tokens of these responses."""
         found = self._metrics[mode]

@@ -49,8 +49,8 @@ def missing_methods(trainer: type = GRPOTrainer) -> list[str]:
 
 
 def model_inputs(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return by name the inputs of the model other than text (images and the like), which TRL passes to it from its
-    batch."""
+    """Return by name what TRL passes to the model from its ``batch`` beside the text, such as images; None for an input
+    that the batch lacks."""
     text = {"self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
     options = {"compute_entropy", "compute_aux_loss"}
     parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters

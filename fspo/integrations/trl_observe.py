@@ -73,7 +73,7 @@ class _Stop(TrainerCallback):
         self.trainer, self.asked = trainer, 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ask about the rollouts that are written; every process ends at the same step."""
+        """Ask, at a rollout's first update, about the log of earlier ones; given a reason, end it on every process."""
         if self.asked == self.trainer.log_rollout:
             return
         self.asked = self.trainer.log_rollout

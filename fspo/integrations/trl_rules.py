@@ -24,10 +24,10 @@ FURTHER_CUTS = {"top_entropy_quantile": 1.0, "off_policy_mask_threshold": None}
 
 
 def clip_of(args: Any) -> Rule | None:
-    """Return the clip of a TRL run as a rule on S, the log-ratio; None if no rule of this project does the same.
+    """Return the clip of a TRL run as a rule on S or on tokens; None if no rule of this project does the same.
 
-    Of ``args`` (trl.GRPOConfig or RLOOConfig) the fields ``loss_type``, ``importance_sampling_level``, ``epsilon``,
-    ``epsilon_high`` and ``delta`` are read."""
+    ``args`` is a trl.GRPOConfig, of which ``loss_type``, ``importance_sampling_level``, ``epsilon``, ``epsilon_high``
+    and ``delta`` are read, or an RLOOConfig, of which ``epsilon`` and ``epsilon_high`` are read."""
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     if not hasattr(args, "loss_type"):  # RLOOConfig
         return Rule("fixed", range_lo=min(args.epsilon, 1.0), range_hi=high, name="trl-rloo")
@@ -50,7 +50,7 @@ def correction_of(args: Any) -> Rule | None:
     """Return TRL's correction of vLLM's mismatch as a correction of ours; None if none of ours does the same.
 
     Of ``args`` (trl.GRPOConfig) the fields ``vllm_importance_sampling_mode``, ``vllm_importance_sampling_clip_min`` and
-    ``vllm_importance_sampling_clip_max`` (the ends of the band) are read."""
+    ``vllm_importance_sampling_clip_max`` (the ends of the band, as ratios; None: no end) are read."""
     mode = args.vllm_importance_sampling_mode
     low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
     if mode not in CORRECTION_MODES or (mode.endswith("_truncate") and low is not None):

@@ -205,7 +205,7 @@ def _check(rule: Rule, config: ActorConfig, mode: str) -> None:
 
 
 def _responses(mask: Tensor, info: dict[str, Any]) -> float:
-    """Return the loss's denominator: an update's responses on all processes, over the number of these processes."""
+    """Return the loss's denominator: an update's responses on all processes (``info``) over the number of processes."""
     processes, responses = info.get("dp_size") or 1, info.get("global_batch_size")
     if responses is None:
         if processes > 1:

@@ -93,7 +93,7 @@ class _ObservedWorker:
     _updates = 0
 
     def set_loss_fn(self: Any, loss_fn: Callable[..., Any]) -> None:
-        """Wrap verl's loss function, so that each call is logged."""
+        """Wrap verl's loss function: log each call, and give a rule that learns the numbers of the call's responses."""
         config = getattr(loss_fn, "keywords", {}).get("config") or getattr(loss_fn, "config", None)
         policy_loss: Any = getattr(config, "policy_loss", None)
         rule = policy_loss.clip_rule() if hasattr(policy_loss, "memory") else None
@@ -157,7 +157,7 @@ class _ActorLog:
     Parameters
     ----------
     data : TensorDict
-        This rank's responses of the rollout, with the column `ROW`.
+        This rank's responses of the rollout, with their indices in the column `ROW`.
 
     Raises
     ------

@@ -51,7 +51,7 @@ class RunSet:
     options : mapping
         Options of ``fspo train`` that all arms have.
     scored : int
-        Number of seeds, from the first on, whose runs log score sketches, from which directions are computed.
+        Number of seeds, from the first on, whose runs log sketches of scores, from which cosines are computed.
     """
 
     arms: Mapping[str, Options]
@@ -100,7 +100,7 @@ UNCLIPPED: dict[str, Options] = {"none": {"rule.preset": "none"}}
 
 
 def _equal(rules: tuple[str, ...], target: float, adapt: str = "range") -> dict[str, Options]:
-    """Return an arm for each rule; its band is adapted so that a share ``target`` of responses with A != 0 is kept."""
+    """Return an arm for each rule: its ``adapt`` follows an acceptance ``target`` of the responses with A != 0."""
     same = {"rule.adapt": adapt, "rule.target": target, "rule.target_rate": "update"}
     return {rule: {"rule.preset": rule, **same} for rule in rules}
 
@@ -189,7 +189,7 @@ class PlannedRun(NamedTuple):
 def planned(design: ReproductionDesign, task: str, out: Path, threads: int) -> Iterator[PlannedRun]:
     """Yield the runs of a design on one task, each with ``threads`` CPU threads; run folders go to ``out/runs``.
 
-    All arms of a set have one seed before any has the next, so that a reproduction that is stopped has whole seeds."""
+    In a set all arms with one seed come before any with the next: a reproduction that is stopped has whole seeds."""
     for name, runs in design.sets.items():
         for number, seed in enumerate(runs.seeds.get(task, ())):
             for arm, own in runs.arms.items():

@@ -58,8 +58,8 @@ def provenance(command: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
 
 @dataclass
 class Stages:
-    """Runs the stages of a long job in order, and skips those that are done.
-
+    """Runs the stages of a long job in order, and skips those that are done. ``report`` lists of each stage its name
+    (``stage``), the seconds that it took, and whether it was done before (``cached``).
     A stage that runs makes the stages after it run too, since they may read what it writes: it first removes the stamps
     of all stages that this job has not come to yet.
 

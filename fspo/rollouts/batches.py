@@ -1,7 +1,7 @@
 """A rollout as plain arrays, and the plan that divides it into minibatches and microbatches.
 
 Every process holds all responses of the rollout (token ids are small) and makes the same plan from (seed, rollout). Old
-and new log-probs of a response come from the same microbatch, so S is exactly 0 before the first update."""
+and new log-probs of a response come from the same microbatch, so that a batch's shape adds no noise to S."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RolloutBatch:
     Attributes
     ----------
     rollout, behaviour_version : int
-        Number of the rollout; number of updates done before it was sampled.
+        Number of the rollout; version of the weights that sampled it, the number of updates made before that version.
     prompts, responses : list of N int64 arrays
         Token ids.
     sampler_log_probs : list of N float arrays
@@ -120,7 +120,7 @@ def _borders(lengths: np.ndarray, tokens: int, cost: int) -> list[int]:
 def plan_microbatches(
     rows: np.ndarray, total_lengths: np.ndarray, trains: np.ndarray, tokens: int, *, rank: int = 0, world: int = 1
 ) -> list[Microbatch]:
-    """Return the microbatches of this process: rows of similar length, at most ``tokens`` tokens each with padding.
+    """Return this process's microbatches: rows of similar length, at most ``tokens`` tokens with padding, or one row.
 
     The rows are sorted by length, and divided into microbatches so that there is little padding and few microbatches. A
     single process takes one microbatch more to cost as much as 100 tokens of padding. Several processes make nearly the

@@ -45,7 +45,7 @@ class Collector:
     ``sampling`` says how they are sampled, ``chat_template`` whether prompts get the tokenizer's template (None: if
     there is one).
 
-    Prompts of more than ``max_prompt_tokens`` tokens are left out, and counted. ``seconds`` is the wall time by stage.
+    Longer prompts than ``max_prompt_tokens`` are left out, and counted. ``seconds``: wall time of "sample", "verify".
     """
 
     task: Task
@@ -93,7 +93,7 @@ class Collector:
         sampling: SamplingConfig | None = None,
     ) -> RolloutBatch:
         """Sample ``responses`` responses to each prompt and verify them; their advantages stay 0. ``step`` is the
-        number of updates done before, which names the version of the weights.
+        version of the weights in ``model``: the number of updates that made them.
 
         The random numbers of sampling depend on nothing but the seed, the stream ("train" or "eval"), the rollout, the
         number that identifies the response in the run, and the token's position."""

@@ -1,8 +1,8 @@
 """Sample the responses that a rollout trains on.
 
 Prompts come from the training stream in its order. Prompts that are too long are skipped, so a rollout always has
-``batch.prompts`` groups. Skipped prompts and responses without a gradient are counted; the responses are also counted
-by length bin. The position in the stream is one number in the state of the run, so a resumed run goes on with the next
+``batch.prompts`` groups. Skipped prompts are counted, and so are, by length bin too, responses that get no gradient by
+``batch.drop``. The position in the stream is one number in the state of the run, so a resumed run goes on with the next
 prompt."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_DRAWN = 20
 
 @dataclass
 class DrawnRollout:
-    """A rollout, and counts of the prompts and groups that it left out.
+    """A rollout, with counts of its groups and of the prompts that were read and left out for it.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class DrawnRollout:
     passed: int
 
     def count(self, counts: Counts, config: TrainConfig) -> None:
-        """Add the metrics of the rollout to ``counts``: rewards, lengths, skipped prompts and responses left out."""
+        """Add to ``counts`` the rollout's rewards, lengths, skipped prompts and responses dropped by ``batch.drop``."""
         add_rollout(counts, self.batch, self.groups)
         counts.add(metric.TOO_LONG, self.too_long, self.passed)
         if config.batch.drop:
@@ -59,7 +59,7 @@ def draw(
     collector: Collector, model: PreTrainedModel, config: TrainConfig, *, rollout: int, step: int, position: int
 ) -> DrawnRollout:
     """Sample and verify a rollout from prompt ``position`` of the stream on; every process gets all its responses.
-    ``step`` is the number of updates done before.
+    ``step`` is the version of the weights in ``model``: the number of updates that made them.
 
     Raises UserError if nearly every prompt exceeds ``task.max_prompt_tokens``."""
     prompts, following, too_long = next_prompts(collector, config, position, config.batch.prompts)

@@ -51,8 +51,8 @@ def length_bins(lengths: np.ndarray, edges: tuple[int, ...]) -> list[np.ndarray]
 
 
 def add_rollout(counts: Counts, batch: RolloutBatch, groups: GroupStats) -> None:
-    """Add to ``counts`` the metrics of a rollout that are known before its updates: rewards, lengths, verifier
-    failures.
+    """Add to ``counts`` the metrics of a rollout that are known before its updates: rewards, groups with equal rewards,
+    lengths, truncated responses, verifier failures.
 
     ``reward_std`` is the mean over groups of the standard deviation of a group's rewards (ddof = 1). TRL 1.16 logs
     another number under this name, the standard deviation of all rewards of the batch."""

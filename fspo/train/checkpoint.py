@@ -234,9 +234,9 @@ def load(
 def _load_moments(
     path: Path, listed: Tensors, parameters: Tensors, optimizer: torch.optim.Optimizer, shards: int
 ) -> None:
-    """Make the optimizer's moments and fill them from the files at ``path``.
-
-    ``listed`` maps the name of each tensor in the files to a tensor of its shape and type without values."""
+    """Make the optimizer's moments of ``parameters`` (by name), and fill them from the files at ``path``, which
+    ``shards`` processes wrote (0: one file of full tensors). ``listed`` maps each tensor's name in the files,
+    MOMENT.PARAMETER, to a tensor of its shape and type without values."""
     targets = {}
     for key, like in listed.items():
         kind, _, name = key.partition(".")

@@ -99,8 +99,8 @@ def load_policy(
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return the model to train and its tokenizer: the given ones, or else those that the configuration names.
-
+    """Return the model to train and its tokenizer: the given ones, or else those that the configuration names. To a
+    given ``model`` a tokenizer must be given too, or named by the option ``model.tokenizer``.
     Raises UserError if the model or the tokenizer cannot be loaded, or if the tokenizer has tokens that the model
     lacks."""
     source = model_source(config, accelerator) if model is None else ""

@@ -1,8 +1,8 @@
 """Metrics of the updates of a rollout. Each is kept as a sum and a count, which are divided at the end of the rollout.
 
 A metric that TRL has with the same meaning has TRL's name. ``clip_ratio/{low,high,region}_mean`` are shares of the
-responses with A != 0, over all updates. ``clip_ratio/out_of_band``, ``weight_capped``, ``length_bin/*``, ``lre_*`` and
-``seq_log_ratio/*`` leave out the first update of a rollout, because S = 0 there."""
+responses with A != 0 (token rules: of their tokens), over all updates. ``clip_ratio/out_of_band``, ``weight_capped``,
+``length_bin/*``, ``lre_*`` and ``seq_log_ratio/*`` leave out the first update of a rollout, because S = 0 there."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MEAN_SQUARE = "seq_log_ratio/mean_square"
 
 
 def add_update_rows(counts: Counts, rows: dict[str, np.ndarray], edges: tuple[int, ...], *, moved: bool) -> None:
-    """Add to ``counts`` the metrics of one update's n responses: clip shares, and, if it is not the rollout's first
-    update (``moved``), the means of S and S^2, S per token, the shares of responses out of the band and with a capped
-    weight, and by length bin the shares clipped, out of the band and unclipped (``edges``: least lengths, tokens).
-
+    """Add to ``counts`` the metrics of one update's n responses: shares clipped, and, if it is not the rollout's first
+    update (``moved``), the means of S and S^2, S per token, the shares of responses out of the band and of those whose
+    weight's exponent was capped, and, by length bin (``edges``: least lengths, tokens), the shares of responses out of
+    the band, clipped below, clipped above and not clipped; shares (not) clipped are of responses with A != 0.
     ``rows`` holds arrays (n,) by name: the fields of `fspo.objective.Records`, and ``advantage``."""
     count = rows["count"].sum()
     low, high = rows["clipped_low"].sum(), rows["clipped_high"].sum()
@@ -90,10 +90,10 @@ def add_update(
 
 def finished(counts: Counts, edges: tuple[int, ...]) -> dict[str, float]:
     """Divide each sum in ``counts`` by its count and return the metrics of a rollout by name; ``edges`` are the least
-    lengths of the length bins, tokens.
-
-    Three metrics are computed from the sums as well: the standard deviation of S, the number of responses in each
-    length bin, and the LRE over the bins that hold responses (docs/theory.md section 3)."""
+    lengths of the length bins, tokens. The mean of S^2 and the bins' shares of unclipped responses are not returned.
+    They give, with the other sums, further metrics: the standard deviation of S, and the LRE of the band acceptance and
+    of the update acceptance over the bins that hold responses (docs/theory.md section 3). Each bin also gets its number
+    of responses and its ends."""
     pairs, values = counts.pairs(), counts.values()
     square = values.pop(_MEAN_SQUARE, None)
     if square is not None:

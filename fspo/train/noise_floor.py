@@ -129,7 +129,7 @@ def _log(
     name: str,
     values: list[torch.Tensor],
 ) -> None:
-    """Log what one source of noise gives: ``values`` are the log-probs of each shard as that source computed them."""
+    """Log each response's S for the source of noise ``name``: ``values`` are its log-probs (B, T) of each shard."""
     rule, stats = replace(updater.rule, drift_source="two_pass"), None
     if rule.needs_stats:
         stats = DriftStats()

@@ -53,9 +53,9 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unreadable(run: Path, end: int) -> list[str]:
-    """Return a message for each unreadable line of a run's metrics and unreadable file of its log, which a resumed run
-    leaves out; no message if all before rollout ``end``, the first after the newest checkpoint, can be read.
-    If no file of the log can be read, none has a message.
+    """Return a message for each line of a run's metrics and each file of its gradient log that cannot be read, and that
+    a resumed run therefore leaves out. ``end`` is the first rollout after the newest checkpoint: if everything before
+    it can be read, there is no message. If the whole log is unreadable, there are messages on the metrics alone.
 
     Raise UserError if the metrics or the log of a rollout before ``end`` are gone, not only damaged."""
     lines, torn = MetricsFile(run).read()

@@ -26,8 +26,8 @@ rollout's updates that were skipped for that reason; an update counts only for t
 
 
 def find(accelerator: Accelerator, records: Sequence[Record]) -> str | None:
-    """Return why an update must be skipped, "loss" (not finite) or "weight" (beyond e^20 and not clipped); None if it
-    need not be.
+    """Return why an update must be skipped: "loss" (it is not finite) or "weight" (with A != 0, an importance weight
+    that is not clipped, or a correction's factor, reaches e^20). Return None if the update need not be skipped.
 
     ``records`` hold what the update recorded of this process's responses. Responses with an infinite or NaN value, and
     those with too large a weight, are counted over all processes. So every process must call this function, and all get

@@ -35,10 +35,10 @@ class Shard:
     batch : dict of tensors (B, T)
         Token ids and masks.
     old, ref : tensors (B, T)
-        Log-probs of the response tokens under the weights before the rollout's updates, and under the reference model.
-        ref is None without a KL term.
+        Log-probs, nats, of the response tokens under the weights before the rollout's updates, and under the reference
+        model. ref is None without a KL term.
     mismatch : Mismatch
-        Log-ratios of the tokens between the old policy and the program that sampled.
+        Token log-ratios (B, T), nats, of the old policy against the distribution that drew the tokens.
     advantages : tensor (B,), one for each response
     entropy : (B,) float64
         Mean entropy over the response's tokens, nats, at the weights of the old log-probs; NaN if entropy is not
