@@ -67,8 +67,8 @@ class RuleConfig:
     preset : str
         none, rloo, gspo, fspo, fspo-kl, fspo-adaptive, grpo.
     range_lo : float, optional
-        Lower range of the band: eps for rloo, gspo, grpo (the edge of the clipped ratio is 1 - eps); c for fspo (nats;
-        the half-width is c times sqrt(length)).
+        Lower range of the band: eps for rloo, gspo, grpo (the lower edge of the ratio exp(S), exp(S/L), or exp(s) of a
+        token is 1 - eps); c for fspo (nats; the half-width is c times sqrt(length)).
     range_hi : float, optional
         Upper range of the band, as range_lo; with eps the edge is 1 + eps.
     gamma : float, optional

@@ -39,7 +39,7 @@ class EvalConfig(Ranged, group="eval"):
     Parameters
     ----------
     every : int
-        Number of rollouts from one evaluation to the next; 0 for never.
+        Rollouts from one evaluation to the next; there is one before the first and after the last too. 0 for never.
     prompts : int
         Number of held-out prompts; one response is sampled to each.
     temperature : float

@@ -79,7 +79,7 @@ def evaluate(args: Any, names: Sequence[str], settings: AnswerConfig, sampling: 
 
 def table(lines: Sequence[dict[str, Any]], samples: int) -> list[dict[str, Any]]:
     """Return a row for each measure (avg@n, pass@k) of a model's answers to a benchmark, each with the same counts:
-    prompts, too long ones, mean length, truncated share, failed verifications. ``lines`` are those of the answer file,
+    prompts, too long ones, mean length (tokens), truncated share, failed verifications. ``lines`` are the file's,
     ``samples`` the number of responses to each prompt. A prompt that was too long to be asked counts as wrong."""
     asked = [line for line in lines if not line["too_long"]]
     correct = [np.asarray(line.get("rewards", [0.0] * samples)) >= 1 for line in lines]
@@ -114,8 +114,8 @@ def _load(model: str, device: torch.device) -> tuple[PreTrainedModel, PreTrained
 def _answered(
     state: PartialState, path: Path, model: str, task: DatasetTask, settings: AnswerConfig, sampling: SamplingConfig
 ) -> list[dict[str, Any]]:
-    """Sample and judge answers to the prompts that an answer file lacks, and return all lines of the file.
-
+    """Sample and judge answers to the prompts that the answer file ``path`` lacks, and return all lines of the file, in
+    the order of the prompts; the main process also appends the new ones to it.
     Each process samples at most ``sampling.batch_size`` responses at a time and receives those of all processes."""
     file = AnswerFile(path, header(model, task, settings)) if state.is_main_process else None
     (lines,) = broadcast_object_list([file.lines if file else {}])

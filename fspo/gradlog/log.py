@@ -152,7 +152,7 @@ class GradLog:
 
     def column(self, name: str) -> np.ndarray:
         """Return the column ``name`` as a numpy array (N,); nulls become NaN in floating columns, and False, 0 or "" in
-        others."""
+        others. Raises UserError if the log has no such column."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

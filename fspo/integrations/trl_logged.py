@@ -58,13 +58,13 @@ def model_inputs(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 class Begin(TrainerCallback):
-    """Callback that prepares the gradient log at the start of training and flushes it at the end."""
+    """Callback that prepares the gradient log when training starts, and writes its last rollout when training ends."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Prepare the gradient log when training begins."""
+        """Prepare the gradient log when training begins: remove rows that a resumed run repeats."""
         self.trainer.begin_log(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -88,7 +88,7 @@ class LoggedTrainer(_Trainer):
     log_rollout : int
         Number of the present rollout.
     log_start : int
-        Number of updates done before the present rollout.
+        Number of updates made before the present rollout.
     """
 
     args: GRPOConfig
@@ -165,7 +165,7 @@ class LoggedTrainer(_Trainer):
         return output
 
     def _truncated(self, output: dict[str, Any]) -> Tensor:
-        """Return a mask of truncated responses.
+        """Return a mask (B,) of truncated responses.
 
         They are those whose last token is neither an end nor a pad token, and those whose tokens TRL has all masked."""
         length = output["completion_mask"].sum(1)

@@ -76,9 +76,9 @@ class Stages:
     report: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, name: str, options: Mapping[str, Any], work: Callable[[], Any], outputs: Sequence[Path] = ()) -> Any:
-        """Do ``work`` unless it was done with the same options and all its ``outputs`` exist, and return what it
-        returned (plain values), from the stamp of the stage ``name`` if it was done before. ``options`` are plain
-        values on which the result depends, beside the results of earlier stages."""
+        """Do the ``work`` of the stage ``name`` and return its result (plain values, which the stamp keeps). If it was
+        done before with the same ``options``, all its ``outputs`` exist, and it is not the forced stage, return the
+        stamp's result. ``options`` are plain values on which the result depends, beside those of earlier stages."""
         stamp, told = self.folder / f"{name}.json", json.loads(json.dumps(options))
         cached = False
         if name != self.force and stamp.is_file() and all(path.exists() for path in outputs):
@@ -129,7 +129,7 @@ class Job:
 
 
 def rollouts_done(run: Path) -> int:
-    """Return how many rollouts a run has trained on: its metrics.jsonl has one line of phase train for each."""
+    """Return how many rollouts a run has trained on: the lines of phase train in its metrics.jsonl, one for each."""
     return len(MetricsFile(run).of_phase("train"))
 
 

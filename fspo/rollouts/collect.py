@@ -61,8 +61,8 @@ class Collector:
     def prompts(
         self, split: Literal["train", "eval"], indices: np.ndarray, ids: np.ndarray, *, none_fits: bool = False
     ) -> Prompts:
-        """Encode a split's examples at ``indices`` as token ids, without those that are too long; ``ids`` are their
-        numbers.
+        """Encode a split's examples at ``indices`` as token ids, without those that are too long; ``ids`` (as many) are
+        the numbers by which the run knows these prompts.
 
         Raises UserError if every prompt is too long and ``none_fits`` is False."""
         found = Prompts([], [], ids)

@@ -38,7 +38,7 @@ class DrawnRollout:
     position : int
         Number of the next prompt in the stream.
     too_long, passed : int
-        Number of prompts that were too long, and number of all prompts that were read from the stream.
+        Number of prompts that were too long, and number of all prompts that were read for this rollout.
     """
 
     batch: RolloutBatch
@@ -69,7 +69,7 @@ def draw(
 
 
 def next_prompts(collector: Collector, config: TrainConfig, position: int, count: int) -> tuple[Prompts, int, int]:
-    """Return the stream's next ``count`` prompts that fit, the position after them, and the number of too long ones."""
+    """Return the next ``count`` prompts that fit from ``position`` on, the position after them, how many did not."""
     found, first = Prompts([], [], np.zeros(0, np.int64)), position
     while (lacking := count - len(found.examples)) > 0:
         if position - first >= _MOST_DRAWN * config.batch.prompts:

@@ -17,8 +17,8 @@ from fspo.train.updates import Shard
 class UpdateColumns(NamedTuple):
     """Columns of the gradient log that have one value for all rows of an update (its rollout, the number of updates
     before it, the phase, ...), and the rule that trained.
-
-    ``behaviour_version`` (the version of the weights that sampled) and ``times_used`` may have a value for each row."""
+    ``behaviour_version`` (the version of the weights that sampled) and ``times_used`` (how many earlier updates were
+    trained on the response) may be arrays (n,), with a value for each row."""
 
     rollout: int
     step: int

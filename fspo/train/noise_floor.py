@@ -45,7 +45,7 @@ SOURCES = {
 def computed_by(source: str, updater: Updater, batch: RolloutBatch, shard: Shard) -> torch.Tensor:
     """Return the log-probs (B, T), nats, of a shard's responses, computed again as ``source`` says, at the positions of
     the shard's tokens: "training" by the pass that training differentiates, "alone" with each response in a batch of
-    its own, "engine" the sampler's own."""
+    its own; "engine" returns the sampler's, not computed again."""
     if source == "engine":
         return shard.old.double() - shard.mismatch.behaviour
     if source == "training":

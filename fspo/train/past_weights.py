@@ -13,9 +13,9 @@ from fspo.train.checkpoint import trainable
 
 
 class Versions:
-    """Copies on the CPU of the trainable weights after each of the last rollouts, the present weights included.
-
-    With sharded weights a process copies its own shards. The number of a version is the number of updates before it.
+    """Copies on the CPU of the trainable weights: the present ones, and those before each of the last rollouts, as many
+    as ``staleness`` says. With sharded weights a process copies its own shards.
+    The number of a version is the number of updates before it.
 
     Parameters
     ----------

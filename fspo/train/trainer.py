@@ -49,7 +49,7 @@ from fspo.train.updates import Shard, Updater
 
 
 class Trainer:
-    """Trains a policy under one clip rule and logs what the rule did.
+    """Trains a policy under one clip rule, as ``config`` says, and logs what the rule did.
 
     Parameters
     ----------
