@@ -24,7 +24,7 @@ Relation = Literal["above", "within", "smaller in size"]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A relation that the mean over seeds of one number of a run is to have to a margin, or to a rival's mean.
+    """What is claimed of a number's mean over seeds: above or within a margin, or smaller in size than a rival's mean.
 
     Attributes
     ----------

@@ -118,14 +118,14 @@ def slope(clipped: NDArray[np.bool_], length: Floats) -> float:
 
 def rates_by_sign(clipped: NDArray[np.bool_], A: Floats) -> tuple[float, float]:
     """Return the clip rates of the responses with A < 0 and with A > 0, from ``clipped`` (N,) and A (N,). Half a clip
-    is added to both counts, so that the ratio of the rates is finite."""
+    and one response are added to the counts of each sign, so that the ratio of the rates is finite."""
     below, above = ((np.sum(clipped & some) + 0.5) / (np.sum(some) + 1) for some in (A < 0, A > 0))
     return float(below), float(above)
 
 
 def of_clipping(rows: Rows) -> Iterator[tuple[Estimand, str, float, float]]:
-    """Yield the name of the estimand, the rule, its clip rate and the value of each number that the rows of an
-    unclipped run give."""
+    """Yield (estimand, rule, clip rate, value) for each number that the rows of an unclipped run give, with each rule
+    that is compared applied to them at each of `CLIP_RATES`."""
     some = first_epoch(rows)
     for clip_rate in CLIP_RATES:
         clipped = {name: clipped_offline(preset(name).rule, some, clip_rate) for name in COMPARED}
@@ -139,8 +139,8 @@ def of_clipping(rows: Rows) -> Iterator[tuple[Estimand, str, float, float]]:
 
 
 def of_training(run: Path, rule: str, rollouts: int) -> Iterator[tuple[Estimand, str, float, float]]:
-    """Yield the name of the estimand, the rule, the clip rate (NaN) and the value of each number that the training
-    rewards of a run of ``rollouts`` rollouts give.
+    """Yield (estimand, rule, NaN, value) for each number that the training rewards of a run of ``rollouts`` rollouts
+    give; NaN stands in the place of a clip rate.
 
     A rollout that the run did not reach, because it diverged and stopped itself, counts with the reward 0."""
     rewards = np.zeros(rollouts)

@@ -69,7 +69,7 @@ def above(values: np.ndarray, margin: float) -> tuple[float, float]:
 
 
 def smaller(values: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """Return the p-values of "|mean of values| >= |mean of others|" and of the same with <=; both (N,), paired by seed.
+    """Return the p-values of |mean of values| >= |mean of others| and of <=, from two arrays (N,) paired by seed.
 
     |m| < |M| if and only if m lies strictly between -sM and sM for the sign s of M. Both signs are tried, so each
     p-value is doubled."""
@@ -120,7 +120,7 @@ def part(claim: Claim, hypothesis: Hypothesis, task: str, estimates: pd.DataFram
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's method, in the given order: the k-th smallest of n is multiplied by n - k + 1,
-    and is at least the one before."""
+    and is at least the (k - 1)-th smallest adjusted one and at most 1."""
     p = np.asarray(p_values, float)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))

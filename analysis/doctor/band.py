@@ -15,8 +15,8 @@ TOO_TIGHT, TOO_WIDE = 0.5, 0.995
 
 
 def acceptance(p: Patient) -> Answer:
-    """Check whether the share of responses with S in the band lies between ``TOO_TIGHT`` and ``TOO_WIDE``, and whether
-    in a bin of lengths most lie beyond one edge, because the mean of S is farther off than the band is wide."""
+    """Check that the share of responses with S in the band lies between ``TOO_TIGHT`` and ``TOO_WIDE``, and that in no
+    bin of lengths more than half lie beyond one edge, as they do if the mean of S lies outside the band."""
     rows, rule = p.moved, p.rule
     outside, band = p.out_of_band(rows), p.band(rows)
     if enough(rows) or outside is None or not np.any(rows.S) or (rule is not None and rule.shape == "none"):

@@ -12,8 +12,7 @@ from fspo.gradlog import metric_names as metric
 from fspo.stats.intervals import sample_interval
 
 FEW_ADVANTAGES = 0.1
-"""A run is reported if fewer than this share of its responses have A != 0, because nearly no response has a gradient.
-"""
+"""A run is reported if fewer than this share of its responses have A != 0, as nearly none has a gradient."""
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
 WHOLE_GROUPS = 0.1
 """When the group size is guessed from the log, only a size that at least this share of the groups has is considered."""
@@ -29,7 +28,8 @@ LIMIT = "raise the token limit; else leave truncated responses out of the baseli
 
 
 def advantages_zero(p: Patient) -> Answer:
-    """Check whether few responses, or none, have an advantage other than 0."""
+    """Check whether less than the share ``FEW_ADVANTAGES`` of the responses, or of those in the last quarter of the
+    run, have an advantage other than 0."""
     rows = p.responses.take(np.isfinite(p.responses["advantage"]))
     if few := enough(rows):
         return not_checked(few if len(rows) else "the log has no advantages")

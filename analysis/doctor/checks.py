@@ -52,7 +52,7 @@ NO_RATIO = (
 
 @dataclass
 class Doctor:
-    """What all checks have gathered from the rows of one run so far: the rows that are ``kept`` for them, and ``notes``
+    """What was read of one run so far, and what examines it: the rows that are ``kept`` for the checks, and ``notes``
     on what could not be read. Its size in memory does not grow with the log.
 
     >>> doctor = Doctor.of("RUN")
@@ -169,7 +169,7 @@ def _setting(config: Any, *names: str) -> Any:
 
 
 def _of_preset(config: Mapping[str, Any], name: str) -> str | None:
-    """Return ``name`` ("advantage" or "aggregation") as the configuration or else its preset has it, or None."""
+    """Return the setting ``name`` ("advantage" or "aggregation") of the configuration, else of its preset, or None."""
     given = PRESETS.get(str(_setting(config, "rule", "preset")))
     named = _setting(config, "rule", name) or getattr(given, name, None)
     return str(named) if named else None

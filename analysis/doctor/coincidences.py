@@ -32,7 +32,7 @@ BY_LENGTH = 0.97
 
 
 def values_of_s(rows: Rows) -> Answer:
-    """Check whether every S is a 16-bit number, or most responses have exactly the same S at successive updates."""
+    """Check whether S was rounded to 16-bit floats, or most responses have exactly the same S at successive updates."""
     rows = rows.take(np.isfinite(rows.S) & (rows["updates_since_rollout"] >= 1) & (rows.S != 0) & (rows["length"] >= 1))
     S, n = rows.S, len(rows)
     if n < MIN_ROWS:

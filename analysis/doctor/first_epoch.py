@@ -166,7 +166,7 @@ class FirstEpoch:
         )
 
     def _spread_of_s(self) -> Answer:
-        """Check whether the mean of (S + k3)^2 is as large as the sums over tokens ask for at least (T5).
+        """Check whether the mean of (S + k3)^2 is at least the mean of v, a lower bound that the tokens give (T5).
 
         S + k3 is the sum over tokens of e^s - 1, each of mean 0 given the tokens before it. So the mean of (S + k3)^2
         is that of the sum of (e^s - 1)^2, and this sum is at least v = (1 - e^-r)^2, with r^2 the sum of s^2."""

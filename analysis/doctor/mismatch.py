@@ -51,7 +51,7 @@ LEFT_OUT = ("placeholder", "mask")
 
 
 class Cause(NamedTuple):
-    """What a mismatch shows, its fix, its first rollout; ``small``: what is said if it is no defect (else "")."""
+    """What a mismatch shows, its fix, the rollout where it begins; ``small`` describes it if no defect, else ""."""
 
     what: str
     fix: str
@@ -235,7 +235,7 @@ class Mismatch:
         )
 
     def _broken(self) -> tuple[str, int] | None:
-        """Return a cause, and the rollout after which it was certain, if E[e^x] > 1 or E[x + k3] is not 0; or None."""
+        """Return a cause and the rollout that proved it if E[e^x] > 1, E[x + k3] != 0 or x + k3 rarely > 0; or None."""
         from scipy.stats import binom
 
         line = self.line
@@ -261,7 +261,7 @@ class Mismatch:
         """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
         and to all.
 
-        A correction with a drift gets one for all responses, from the mean of k3 over tokens (of -x if k3 is unknown).
+        A correction with a drift gets the same one for all responses, made from the mean of k3 (-x if unknown) a token.
 
         Returns
         -------
@@ -291,7 +291,7 @@ class Mismatch:
 
 
 def _told(groups: list[str], done: dict[str, list[float]], by: str = "") -> str:
-    """Return what `Mismatch.rivals` found as text that begins with a full stop and ``by``; "" if it found nothing."""
+    """Return ``groups`` and ``done`` of `Mismatch.rivals` as text after a full stop and ``by``; "" for no ``done``."""
     forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
     told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
     return f". {by or 'By'} length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""

@@ -102,8 +102,8 @@ class Rows:
     def lag(self) -> Floats:
         """The policy lag of each row (N,): updates between the weights that sampled it and the old weights.
 
-        Without policy_version a lower bound: the newest behaviour_version of the row's rollout and those before, less
-        the row's own. NaN in all rows if no such bound is above 0, or the log has one rollout alone."""
+        Without policy_version a lower bound, in versions: the newest behaviour_version of the row's and all earlier
+        rollouts, less the row's own. NaN in all rows if no such bound is above 0, or the log has one rollout alone."""
         names = ("behaviour_version", "policy_version", "updates_since_rollout")
         version, policy, since = (np.where(np.isfinite(x), x, np.nan) for x in map(self.__getitem__, names))
         exact = policy - since
@@ -160,8 +160,8 @@ class Kept:
     rows, short : int
         Number of the rows given to `add` so far, kept or not; number of those with a length below 1.
     rollouts : list of (int, int, int, int, int, int, int)
-        Of each rollout, kept or not: its number, its numbers of rows and steps, first and last step, least and greatest
-        response id."""
+        Of each rollout, kept or not: its number, how many rows and how many steps it has, its first and last step, its
+        least and greatest response id."""
 
     imported: bool  # whether the log was made from another trainer's
     most: int = KEPT

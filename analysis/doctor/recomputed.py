@@ -103,8 +103,8 @@ def _column_answer(check: str, compared: dict[str, Compared], rollout: Ints) -> 
 
 
 def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
-    """Check whether the advantages of each group are what the estimator ``configured`` makes of its rewards, or what
-    any known estimator does if that is None. ``imported`` says that the log was made from another trainer's table."""
+    """Check whether the advantages of each group are what the estimator ``configured`` makes of its rewards (None: what
+    any known estimator makes of them). ``imported`` says that the log was made from another trainer's table."""
     fit = estimators.EstimatorFit(np.zeros(0, np.int64), {})
     if rows.has("reward", "advantage"):
         sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
@@ -159,7 +159,7 @@ def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
     Parameters
     ----------
     rollouts : int array (R, 7)
-        Of each rollout in order: its number, its numbers of rows and steps, first and last step, least and greatest id.
+        Of each rollout: number, count of rows, count of steps, first and last step, least and greatest response id.
     selected : bool
         Whether groups were selected by their outcome; then a rollout with fewer rows than usual is no defect.
     """

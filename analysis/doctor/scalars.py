@@ -55,7 +55,7 @@ MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACK
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
-    """Return (rollout, value) rows (N, 2), N >= 3, of each metric whose name without prefixes matches ``names``."""
+    """Return (rollout, value) rows (N, 2), N >= 3, of each metric whose name less prefixes fits the regex ``names``."""
     return {
         name.removeprefix(FOREIGN): np.array(values)
         for name, values in p.metrics.items()

@@ -41,7 +41,7 @@ def build_parser() -> CommandParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Import the log of another trainer, and print what was used and what is missing."""
+    """Import the log that the command line ``arguments`` names, print what was used and what is missing; return 0."""
     args = build_parser().parse_args(arguments)
     from analysis.importing.run import ImportOptions, import_run  # here, so that --help does not wait for pyarrow
 

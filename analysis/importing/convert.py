@@ -37,8 +37,8 @@ SLIGHT, MANY = 0.05, 0.5
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user says about an imported log: its ``columns`` by this project's names, the rule that trained with its
-    ranges, how its loss is averaged (``aggregation``), the updates of a rollout and the responses of a group."""
+    """What the user says about an imported log: ``columns`` (this project's name of a column to the table's), the
+    preset that trained with its ranges, how the loss was averaged, updates a rollout and responses a group."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     rule: str | None = None
@@ -49,7 +49,7 @@ class ImportOptions:
     group_size: int | None = None
 
     def trained_rule(self) -> Rule | None:
-        """The rule that trained; None if the options name none."""
+        """The rule that trained; None if the options name none. Raise UserError if they give a range and no rule."""
         changes = {k: v for k, v in (("range_lo", self.range_lo), ("range_hi", self.range_hi)) if v is not None}
         if self.rule is None and changes:
             raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
@@ -59,9 +59,9 @@ class ImportOptions:
 def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return, by this project's name of a column (a key of `COLUMNS`), its name in the imported table (``names``).
 
-    It is the name in ``given``, else the first of the names in `COLUMNS` that the table has, else, for
-    log-probabilities, the one column whose words tell its role; a column with none is left out. A column in ``given``
-    may serve another of ours too, unless it is given for one of `TOKENS`.
+    It is the name in ``given``, else the first name that `COLUMNS` lists for it and the table has, else, for
+    log-probabilities, the only column whose name says whose they are (`role_of`). What the table lacks is left out. A
+    table's column that ``given`` names may stand for a second column of ours, unless given for one of `TOKENS`.
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names."""
     present = {canonical(n.rpartition(".")[2]): n for n in reversed(names)} | {canonical(n): n for n in reversed(names)}
@@ -222,8 +222,8 @@ class Converter:
         """Return columns of the gradient log, by name, that are made of log-probabilities: log-ratios and, of lists
         over tokens, the length and sums over tokens. ``rollout`` (N,) is the rollout of each response.
 
-        From ``new`` and ``sampler`` alone follow S + D + E in all rows and, in the rows ``first`` (N,) of a rollout's
-        first update, where old and new are one, D + E (and S, 0, if the options give a rollout several updates)."""
+        Log-probabilities of the new weights and of the sampler alone give S + D + E in all rows. In the rows ``first``
+        (N,) of a rollout's first update old and new are one, which gives D + E (and S = 0 if a rollout has several)."""
         n, got, chosen, derived = len(rollout), columns.values, columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
@@ -282,7 +282,7 @@ class Converter:
         return out
 
     def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
-        """Hold log-probabilities ``found``, of the responses ``row``, at most 0; refuse many above 0, or one far so."""
+        """Lower values above 0 in ``found`` (arrays (n,), of the rows ``row``) to 0; refuse many or one far off."""
         names = [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]
         highest = np.max([found[name] for name in names], 0) if names else np.zeros(len(row))
         self.watch.digest.above_zero.add(highest[highest > 1e-6], row[highest > 1e-6], columns.ids)
@@ -327,7 +327,7 @@ class Converter:
 
 
 def _difference(of: Mapping[str, Floats], terms: Sequence[str]) -> Floats:
-    """Return the sum of the arrays of all ``terms`` but the last, less that of the last; of one term its array."""
+    """Return the arrays that ``terms`` name: all but the last added up, less the last (a + b - c); of one, itself."""
     *plus, last = (of[name] for name in terms)
     return sum(plus, -last) if plus else last
 

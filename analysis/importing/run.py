@@ -29,7 +29,7 @@ from fspo.rules import Aggregation, Rule
 
 
 def import_run(source: str | Path, out: str | Path, options: ImportOptions | None = None) -> Report:
-    """Read the log of another trainer and write the run folder ``out``.
+    """Read the log of another trainer, write the run folder ``out``, and return what was used and what is missing.
 
     Raise UserError if an option is invalid, the source holds nothing that can be analysed, or ``out`` is a file or a
     folder that is not empty. Then nothing is written."""
@@ -59,8 +59,8 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
 
 
 def _converted(sources: Sources, options: ImportOptions, report: Report) -> tuple[Converter, pd.DataFrame]:
-    """Convert the tables of ``sources``; return the converter and all rows. If these show another number of updates a
-    rollout, or another first step of a rollout (``sources.first_step``), convert the tables again with that."""
+    """Convert the tables of ``sources``; return the converter and all rows. If the rows show more updates a
+    rollout than ``options``, or another first step than ``sources.first_step``, convert again with what they show."""
     report.damage = []
     convert = Converter(options, sources.first_step, report)
     frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
@@ -134,7 +134,7 @@ def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule 
 
 
 def _missing(report: Report) -> Iterator[str]:
-    """Yield a sentence for each diagnostic that lacks data: why it lacks them, and what supplies them."""
+    """Yield a sentence for each missing kind of data (step, versions, ...): what it leaves open, what supplies it."""
     used, found = report.columns, report.columns | report.derived
     if "sampler" in used and "new" in used and not {"old", "log_ratio"} & used.keys():
         yield (
@@ -161,7 +161,7 @@ def _missing(report: Report) -> Iterator[str]:
 
 
 def _asked(report: Report) -> Iterator[str]:
-    """Yield which log-ratios the log lacks, and ask whose log-probabilities the columns of unknown role hold."""
+    """Yield sentences on missing log-ratios and lengths; they ask whose log-probabilities undecided columns hold."""
     used, found = report.columns, report.columns | report.derived
     if not {"log_ratio", "behaviour_log_ratio"} & found.keys():
         if report.undecided:

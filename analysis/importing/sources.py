@@ -1,5 +1,5 @@
 """Find the files of another trainer's log, tell what kind each is, and read them in parts. Functions that read append
-a line to a list ``damage`` for each part that cannot be read."""
+a line to a list ``damage`` for each file that they cannot read completely."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ class Sources:
 def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> Sources:
     """Find the source files in a folder and below it, or look at a single file.
 
-    ``given`` maps this project's names of columns to the source's: a file with one of the latter is read for that.
+    ``given`` maps this project's names of columns to the source's: a file with a column of such a name is read.
 
-    Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no file that can be read as
-    a log."""
+    Raise UserError if ``source`` does not exist, is a run folder of this project, or holds no log that can be read."""
     path = Path(source)
     if (path / GRADLOG).is_dir():
         raise UserError(f"{path} holds a gradient log already: run `fspo analyse {path}`")
@@ -96,7 +95,8 @@ def is_state(path: Path) -> bool:
 def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
     """Return what kind of source a file is, by its name and columns: "state", "scalars" or "table"; None if no log.
 
-    Raise UserError if a log or table cannot be read, is empty, or has neither scalars by step nor responses."""
+    ``given`` is that of `find_sources`. Raise UserError if a log or table cannot be read, is empty, or has neither
+    scalars by step nor responses."""
     if is_state(path):
         return "state"
     if ".tfevents." in path.name:
@@ -136,7 +136,8 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Part]:
-    """Yield a file in parts of at most ``rows`` rows; of Parquet and CSV the first has the columns and no row.
+    """Yield a file in parts: Parquet and JSON lines of at most ``rows`` rows, any other file of any size. The first
+    part of Parquet and CSV has the columns and no row.
 
     ``damage`` receives one line if some rows, or the complete file, cannot be read."""
     if is_state(path):
@@ -160,8 +161,7 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
 
 
 def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Yield the columns of a table by name, for at most ``rows`` rows at a time. ``damage`` receives one line if some
-    rows, or the complete file, cannot be read."""
+    """Yield by name the columns of each part that `read_parts` yields of a table (same arguments) if it has a row."""
     return (columns_of(part) for part in read_parts(path, damage, rows) if len(part))
 
 

@@ -47,8 +47,7 @@ class Values:
         return _floats(self.array)
 
     def lists(self) -> tuple[Floats, Ints]:
-        """Return the numbers of all rows' lists in one array, list after list, and for each number its row. Only for
-        the kind "list"."""
+        """Return the numbers of all lists in one array, list after list, and the row of each. Only for kind "list"."""
         rows = pc.list_parent_indices(self.array)  # type: ignore[attr-defined]
         return _floats(pc.list_flatten(self.array)), np.asarray(rows, np.int64)  # type: ignore[attr-defined]
 
@@ -77,9 +76,10 @@ Chunk = dict[str, Values]
 
 
 class ChunkColumns(NamedTuple):
-    """Columns of one chunk, N rows of the table ``path`` that follow ``before`` others, under this project's names.
+    """Columns of one chunk, N rows of the table in the file ``path`` that follow ``before`` other rows.
 
-    ``values`` holds them, ``chosen`` maps their names to the table's; ``chunk`` has all columns under the latter."""
+    ``values`` holds, by this project's names, the columns that have one, and ``chosen`` the table's name of each;
+    ``chunk`` holds all columns, by the table's names."""
 
     values: Chunk
     chosen: Mapping[str, str]

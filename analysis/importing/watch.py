@@ -59,7 +59,7 @@ CAUSES = {
 @dataclass
 class Noticed:
     """The tokens that were noticed for one reason (a placeholder, a log-probability above 0, ...): ``count`` tokens in
-    ``responses`` responses. In `above_zero` of a table of sums, ``count`` is of responses too.
+    ``responses`` responses. In `TokenDigest.above_zero` of a table of sums ``count`` is of responses.
 
     ``largest`` is the value farthest from 0, with its sign, in nats: of the log-ratio d, or of the log-probability for
     placeholders, zeros and values above 0. ``row`` is the table's row that holds it (`Ids`), and ``first`` the first
@@ -147,9 +147,9 @@ def digest_of(run: Path) -> TokenDigest | None:
 def placeholders(values: Floats, row: Ints) -> Mask:
     """Return which log-probabilities (n,), of the responses ``row`` (n,), stand for missing ones.
 
-    Those are values at or below -1000, and any value below -.5 that five tokens or more hold to the last digit, at
-    three places in their responses or more (equal beginnings have equal log-probabilities, at one place), and at least
-    five times as many tokens as hold any other value within a quarter of it (rounded log-probabilities repeat too)."""
+    All values at or below -1000 do. A value below -.5 does if at least five tokens have exactly it, if they stand at
+    three different positions or more (responses with one beginning agree at one position), and if they are at least
+    five times as many as the tokens of any other value within 25 % of it (rounded log-probabilities repeat too)."""
     found = values <= -1000
     place = np.arange(len(row)) - np.searchsorted(row, row)
     one, count = np.unique(values[(values < -0.5) & ~found], return_counts=True)
@@ -165,9 +165,9 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     """Return which tokens (n,), of the responses ``row`` (n,), lie in runs of two or more where the sampler's
     log-probability ``against`` is exactly 0, though the trainer's, ``base``, is below -.001 at a token of the run.
 
-    A sampler that keeps to a nucleus (top-p) of one token gives 0 too, as does rounding. Where either is likely, or in
-    more than a fifth of the runs ``base`` is nowhere below -.001, a run counts only if two of its tokens or more are
-    below that, and the trainer gives one of them a probability below one half."""
+    A sampler whose nucleus (top-p) holds one token gives 0 too, as does rounding. Where the tokens look like either (as
+    if ``base`` is nowhere below -.001 in over a fifth of the runs), a run counts only if ``base`` is below -.001 at two
+    of its tokens or more, and gives one of its tokens a probability below one half."""
     zero, doubt = against == 0, base < -1e-3
     if not np.any(zero & doubt):
         return zero & doubt
@@ -184,7 +184,7 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
 
 def stands_before(base: Floats, against: Floats, keep: Mask) -> bool:
     """Return whether log-probabilities ``base`` (n,) must be moved a place later to agree with ``against`` (n,) at the
-    uncertain tokens of ``keep`` (n,). AReaL logs prox_logp so beside logprobs, and aligns it before its loss."""
+    uncertain tokens (`TokenDigest`) that ``keep`` (n,) marks. AReaL logs prox_logp so, and moves it before its loss."""
     told = keep & (against < UNCERTAIN)
     apart, aligned = (float(np.nansum((x - against)[told] ** 2)) for x in (base, np.roll(base, 1)))
     return 4 * aligned < apart
@@ -226,7 +226,7 @@ class Watch:
         return ~lost
 
     def _add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
-        """Add tokens (n,) with finite log-probabilities of the trainer, ``base``, and of ``against`` to the sums."""
+        """Add tokens (n,), of the rows ``row``, with finite log-probabilities ``base`` and ``against`` to the sums."""
         if not len(row):
             return
         digest, d = self.digest, base - against

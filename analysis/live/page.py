@@ -126,7 +126,7 @@ class Session:
 
 
 def _over_time(title: str, axis: str, source: ColumnDataSource) -> Any:
-    """Make a panel that plots ``source`` against the rollout: a line for each bin of lengths, and one for all."""
+    """Make a panel of ``source`` by rollout, one line a bin of lengths, one for all; ``axis`` labels the vertical."""
     plot = _figure(title, "rollout", axis)
     plot.xaxis[0].ticker.min_interval = 1  # no tick at a fraction of a rollout
     for column, colour in zip(COLUMNS[1:], (*COLOURS, ALL_COLOUR), strict=True):

@@ -1,7 +1,6 @@
 """The rows of a log that an analysis uses, as arrays. :mod:`analysis.log.usable` makes these arrays from the log.
 
-Tables keep rows of the first epoch (``times_used`` = 0) apart from rows of later epochs (docs/theory.md
-section 1)."""
+Tables keep rows of the first epoch (``times_used`` = 0) apart from rows of later epochs (theory.md, section 1)."""
 
 from __future__ import annotations
 
@@ -215,8 +214,9 @@ def identify(frame: pd.DataFrame, *, named: bool, prompts: bool) -> int:
 
 
 def updates_of(rows: pd.DataFrame) -> int:
-    """Return how many updates a rollout serves: if most responses stand in equally many steps, two or more, the number
-    of steps in the equally long parts, without a response in common, into which the steps fall; else 1."""
+    """Return how many updates a rollout serves, judged by the columns step and response of ``rows``. If most rows are
+    of responses that stand in one and the same number of steps, 2 or more, and the steps can be cut into successive
+    parts of one length (first and last may be shorter) that have no response in common, it is that length; else 1."""
     steps = np.unique(rows["step"])
     of = rows.drop_duplicates(keep=False).groupby("response")["step"].agg(["min", "max", "size"])
     count = np.bincount(of["size"], of["size"], 2)
@@ -233,8 +233,8 @@ def updates_of(rows: pd.DataFrame) -> int:
 
 
 def first_step(step: Ints, named: Sequence[Ints], each: int, start: int) -> int:
-    """Return a step at which a rollout begins, if each rollout has ``each`` steps: ``start``, or an earlier one that
-    puts clearly fewer of the logged rollouts, responses or prompts (``named``, numbers (N,)) into two of them."""
+    """Return a step at which a rollout begins, if each has ``each`` steps: ``start``, or an earlier one if rollouts
+    from it on divide clearly fewer of the logged rollouts, responses or prompts (``named``: numbers (N,) of each)."""
     for names in named:
         divided = [int(numbered((step - start + back) // each, names).max()) + 1 for back in range(each)]
         if min(divided) < CLEARLY * divided[0]:

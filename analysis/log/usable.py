@@ -183,7 +183,7 @@ def _rows(log: GradLog, partition: Partition, spread: float | None, ratio: Logge
 def _drifts(k3_sum: Floats, sum_sq: Floats, length: Floats, code: Ints) -> Floats:
     """Return for each row four means over tokens (4, N): of k3 and s^2 in its step, of k3 and s^2 in the step before.
 
-    A step is the update on one minibatch (before the first: 0); ``code`` (N,) numbers the steps. s: token log-ratio."""
+    ``code`` (N,) numbers the steps, each the update on one minibatch; before the first: 0. s: token log-ratio."""
     if not len(code):
         return np.zeros((4, 0))
     k3, square, tokens = (np.bincount(code, x) for x in (k3_sum, sum_sq, length))

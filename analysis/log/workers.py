@@ -49,7 +49,7 @@ def on_workers(
     workers : str
         Number of worker processes to start on this machine, or the address of a Dask scheduler.
     work : callable
-        Function of a part of the items. A worker receives it once, and it must not change data that it holds.
+        Function of a part of the items. A worker receives it once for all parts, so it must not change its own data.
     files : sequence of path
         Files that ``work`` reads.
     done : callable
