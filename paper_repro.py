@@ -81,8 +81,7 @@ class Reproduction:
         return self.stages.module(*command, result=folder / "proofs_check.json", **how)
 
     def train(self, runs: Sequence[PlannedRun]) -> dict[str, str]:
-        """Train all runs as a stage. Return the last line of the output, by run folder, of each run that diverged and
-        stopped itself."""
+        """Train all runs as a stage; return by run folder the last output line of each that diverged and stopped."""
         jobs = [run.job for run in runs]
 
         def work() -> dict[str, str]:
@@ -111,7 +110,8 @@ class Reproduction:
         return pd.DataFrame([Estimate(*row) for row in found], columns=list(Estimate._fields))
 
     def report(self, task: str, runs: Sequence[PlannedRun], **parts: Any) -> Path:
-        """Analyse, diagnose and draw the runs of the first seeds of a task, and write its report; return its path."""
+        """Analyse, diagnose and draw the runs of a task's first ``SHOWN`` seeds (no stress runs), and write the task's
+        report; return its path. ``parts`` are further arguments of `write_report`, such as ``claims``."""
         from figures.page.report import write_report
 
         out, sets = self.options.folder(task), self.design.sets

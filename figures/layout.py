@@ -56,9 +56,9 @@ def panel_grid(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure and its ``panels`` axes, in a grid of at most ``most`` (or, if given, ``columns``) in a line.
 
-    ``legend`` maps labels to the marks of one legend above the axes. The figure has ``panel_height`` inches for each
-    line of panels plus the sum of ``heights``, in whose ratios (if given) the lines share the room. ``options`` go to
-    Matplotlib's ``subplots``."""
+    ``legend`` maps labels to the marks of one legend above the axes. The figure's height is ``panel_height`` inches for
+    each line of panels, plus the sum of ``heights`` (inches), plus room for the legend. If ``heights``, one for each
+    line, are given, the lines' heights have their ratios. ``options`` go to Matplotlib's ``subplots``."""
     fixed = columns > 0
     columns = columns or style.columns(panels, most)
     rows = -(-panels // columns)

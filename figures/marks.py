@@ -133,8 +133,8 @@ def dots(
     ends : pair of str
         Columns of the interval; none are drawn if the table lacks them.
     mapped : mapping
-        Maps a property of the dots to a pair: the column that sets this property, and the property by the column's
-        value.
+        Maps a property of the dots, such as "color", to a pair: the column that sets this property, and a mapping from
+        the column's values to the property's.
     look
         Properties that are equal for all dots: color, marker, fill (whether dots are filled), pointsize and stroke (the
         width of the lines of a dot that is not filled) in points, alpha."""
@@ -183,8 +183,8 @@ def outside_dots(
 
 
 def rule_marks(column: str, known: Mapping[str, Look]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """Return, for the argument ``mapped`` of `dots`, the colour and the marker of each rule from its look in ``known``:
-    by property ("color", "marker") the pair of ``column``, which names a row's rule, and the property by rule."""
+    """Return the argument ``mapped`` of `dots` with which each rule has the colour and marker of its look in ``known``:
+    {"color": (column, {rule: colour}), "marker": (column, {rule: marker})}. ``column`` is that of the rules' names."""
     return {name: (column, {rule: getattr(k, name) for rule, k in known.items()}) for name in ("color", "marker")}
 
 

@@ -119,7 +119,7 @@ def recompute(
     imported: bool = False,
     before: tuple[int, int] | None = None,
 ) -> dict[str, Compared]:
-    """Recompute each column that follows from other columns (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
+    """Recompute each of ``columns`` that follows from others (``FOLLOWS_FROM``) in the rows (N,) of complete rollouts.
 
     Parameters
     ----------
@@ -202,9 +202,9 @@ def _updates(columns: Columns, before: tuple[int, int] | None) -> Compared:
     """Compare ``updates_since_rollout`` with the number of steps since the first step of the rollout.
 
     The first step is the one whose rows say 0 updates. If no row says so, it is the rollout's first step in the log,
-    provided that this step comes just after the last step of the rollout before (``before``: number and last step of
-    the one before the rows). If it comes later, rows are left out of the log, and the rollout is not compared; nor is a
-    rollout of a single step, without a row of 0 updates, because its ``step`` may count rollouts and not updates."""
+    provided that this step comes just after the last step of the rollout before (for the first rollout of these rows,
+    ``before`` gives its number and last step). If it comes later, rows are left out of the log, and the rollout is not
+    compared; nor is one of a single step without a row of 0 updates: ``step`` may count rollouts there, not updates."""
     since, step = _get(columns, "updates_since_rollout"), columns["step"]
     rollout, code = np.unique(columns["rollout"], return_inverse=True)
     least, none = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -278,11 +278,10 @@ def _clip(columns: Columns, rule: Rule, prefix: str, x: Floats) -> Iterator[tupl
 
 
 def _followed(columns: Columns, rule: Rule, n: Floats, m: Floats, lo: Floats, hi: Floats) -> tuple[Floats, Floats]:
-    """Return the edges, for a band that follows a target, that fit the logged edges (N,) best in log space.
-
-    Within one step, a band that follows a target multiplies the half-widths of the rule in the log's header. The
-    factor is one number if the rule's ``adapt`` is "range", and a number times a power of the length if it is
-    "exponent". A band with two sides has such a factor for each."""
+    """Return the edges of a band that follows a target, fitted in log space to the logged edges ``lo`` and ``hi`` (N,);
+    ``n`` and ``m`` (N,) are the rows' lengths and drifts. Within one step such a band multiplies the half-widths of the
+    rule in the log's header by a factor: one number if the rule's ``adapt`` is "range", a number times a power of the
+    length if it is "exponent". A band with two sides has a factor for each side."""
     below, above = rule.half_widths(n)
     group = numbered(columns["step"])
     z = np.log(np.maximum(n, 1))
@@ -312,7 +311,8 @@ def _sums(x: Floats, n: Floats, square: Floats, k3: Floats, names: Any) -> Itera
     With x the sum of the L = ``n`` token log-ratios: Q >= x^2/L (Cauchy-Schwarz), k3_sum >= L k3(x/L) (Jensen), and
     k3(-sqrt Q) <= k3_sum <= k3(sqrt Q), because k3(s)/s^2 rises in s. Bounds of k3_sum need that no token log-ratio
     exceeds ``MAX_EXPONENT``, beyond which the exponential is held and k3 is not convex. No token does so if sqrt Q is
-    below it or, without Q, if k3_sum is below half of k3(MAX_EXPONENT). ``names`` are the columns' names."""
+    below it or, without Q, if k3_sum is below half of k3(MAX_EXPONENT). ``square`` and ``k3`` (N,) are the logged Q and
+    k3_sum, from the columns ``names.sum_sq`` and ``names.k3_sum``."""
     n = np.maximum(n, 1.0)
     # The logged sums Q and k3_sum are rounded to float32 and may lie just outside their bounds. So the bounds are
     # widened by 1e-6 for each token.

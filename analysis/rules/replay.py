@@ -35,8 +35,8 @@ class Replay:
         self.online = OnlineRule(rule)
 
     def add(self, rows: LearningRows, m: Floats | float | None = None) -> None:
-        """Learn from the rows of further steps, in order; ``m`` is the drift of the band for each row, nats per
-        token."""
+        """Learn from the rows of further steps, in order; ``m`` is the drift of the band in each row, nats per token,
+        or None if the rule has no drift."""
         if not len(rows.step):
             return
         rate, excess = self.rule.target_rate, np.full(len(rows.step), np.nan)

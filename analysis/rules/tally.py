@@ -43,8 +43,8 @@ Place = tuple[int, str, str]
 @dataclass(frozen=True)
 class Grouping:
     """How the rows of a run are divided into ``groups`` groups of clusters, each a single cluster unless ``pooled``,
-    and into ``bins``. Slopes are fitted over a place x of each row: log2 of its length (or of another coordinate, its
-    number of standard deviations), less ``reference``, a number near the rows' mean."""
+    and into ``bins``. Slopes are fitted over a place x of each row: log2 of its length (or another coordinate over
+    its standard deviation), less ``reference``, a number near the rows' mean."""
 
     bins: Bins
     groups: int  # number of groups
@@ -82,10 +82,10 @@ class CaseCounts(NamedTuple):
 
     y is what a row adds to the numerator (0 or 1, its multiplier M, or its clipped weight), d what it adds to the
     denominator (1, or its weight). x is log2 of the length (``Rows.trend``) less ``Grouping.reference``. There are G
-    groups and K bins; an array of K+1 entries has a last entry for all bins together. ``rows`` counts rows and ``cut``
-    clipped ones, (G, K); ``d`` and ``y`` (G, K) are their sums, ``squares`` (K,) that of y^2; ``slope`` (G, 3) holds
-    the sums of d x, d x^2 and x y over all bins; ``clusters`` (K+1,) counts clusters, and ``coordinate`` (K+1,) sums
-    coordinates."""
+    groups and K bins; an array of K+1 entries has a last entry for all bins together. ``rows`` (G, K) counts rows and
+    ``cut`` (G, K) clipped ones; the fields ``d`` and ``y`` (G, K) are the sums of d and of y, ``squares`` (K,) that of
+    y^2; ``slope`` (G, 3) holds the sums of d x, d x^2 and x y over all bins; ``clusters`` (K+1,) counts clusters, and
+    ``coordinate`` (K+1,) sums coordinates."""
 
     rows: Floats  # (G, K) number of rows
     cut: Floats  # (G, K) number of rows that are clipped (band: outside the band)
@@ -166,8 +166,8 @@ class Part:
         return totals(self.group[at], self.shape[0], values)
 
     def denominators(self, kind: str) -> tuple[Floats, Denominators]:
-        """Return what each row adds to an acceptance's denominator (n,), and the sums of it: 1 if ``kind`` is "one" or
-        "none", exp(S) if it is "sequence" or exp(S/L) if "geometric", with the exponent held at 20."""
+        """Return what each row adds to an acceptance's denominator (n,), and its sums over rows. A row adds 1 if
+        ``kind`` is "one" or "none", exp(S) if "sequence", exp(S/L) if "geometric", with the exponent held at 20."""
         if kind not in self.known:
             one = kind == "one"
             w = np.ones(len(self.S)) if one else importance_weight(exponent(self.S, self.L, cast(Weight, kind)))
@@ -178,14 +178,14 @@ class Part:
         return self.known[kind]
 
     def kept(self, cut: Ints) -> Numerators:
-        """Return the sums of an acceptance whose numerator gets 0 from the rows with indices ``cut``, 1 from others."""
+        """Return sums over the part's rows of an acceptance's numerator, to which the rows with indices ``cut`` add 0
+        and all others 1. Denominators are not in the result; each row adds 1 to them."""
         xy = self.denominators("one")[1].x - self.by_group(cut, self.x[cut])
         return Numerators(self.by_key(cut), xy, np.zeros(0), np.zeros(0))
 
     def weighed(self, cut: Ints, number: Floats, kind: str, y: Floats) -> Numerators:
-        """Return the sums of an acceptance whose numerator gets ``y`` from the rows with indices ``cut``, and from all
-        others the weight that ``kind`` names. ``number`` (G, K) counts the rows ``cut`` by group of clusters and bin.
-        """
+        """Return sums over the part's rows of an acceptance's numerator, to which the rows with indices ``cut`` add
+        ``y`` and all others their weight of ``kind``. ``number`` (G, K) counts the rows ``cut``, as `by_key` does."""
         w, _ = self.denominators(kind)
         values = w.copy()
         values[cut] = y
@@ -205,7 +205,7 @@ class Sums:
     of_all : dict of (subset, kind) -> Denominators
         Sums of denominators over all rows.
     left_out : dict of (case, rate, subset, kind) -> Denominators
-        The part of ``of_all`` from the blocks in which the case has no range.
+        The part of ``of_all`` from the blocks in which no range gives the case's target of the acceptance ``rate``.
     number : dict of str -> int
         Number of rows of each subset, in all blocks.
     no_range : dict of (case, rate) -> dict

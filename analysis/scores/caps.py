@@ -14,9 +14,10 @@ QUANTITIES = ("alignment", "log_cap")
 
 
 class CapSums:
-    """Sums over responses, by update and K = ``number`` bins, from which the caps of least error (T11) are estimated.
-    ``sums`` holds for each update inner products of vectors A psi over pairs of responses to different prompts, numbers
-    of pairs (both (K, K)), the vectors' squared norms, numbers of responses. ``weights`` has each weight w, by bin."""
+    """Sums from which the caps of least error (T11) are estimated, for K = ``number`` bins. ``sums`` has by update
+    four arrays: by the two responses' bins (K, K), the sum of <A psi, A' psi'> over pairs of responses to different
+    prompts and the number of pairs; by bin (K,), the sum of |A psi|^2 and the number of responses. ``weights`` holds
+    the weights w: for each bin, an array for each update."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -37,7 +38,6 @@ class CapSums:
     def estimates(self) -> dict[str, list[tuple[float, ...]]]:
         """Return by name (``alignment``, ``log_cap``) the estimate of each bin with the ends of its interval; NaN where
         the squared norm of an expected update cannot be told from 0, as with one update.
-
         ``alignment`` is the cosine of the bin's E[A psi] with that of all other bins. ``log_cap`` is the log, nats, of
         T11's cap on w, for an update with as many responses with a score in the bin as the mean update has. The
         interval comes from a jackknife over updates; it leaves out the error of the distribution of w."""
@@ -60,7 +60,7 @@ class CapSums:
         return {name: [tuple(map(float, bin_)) for bin_ in ends[i]] for i, name in enumerate(QUANTITIES)}
 
     def _of(self, sums: list[Floats], updates: int, weights: list[Floats]) -> Floats:
-        """Return (4, K): alignment, log_cap, and the squared norms of E[A psi] in the bin and in all other bins."""
+        """Return (4, K): alignment, log_cap, |E[A psi]|^2 in the bin and in all others, of ``sums`` over updates."""
         across, pairs, squares, count = sums
         with np.errstate(invalid="ignore", divide="ignore"):
             product = np.where(pairs > 0, across / pairs, np.nan)  # without pairs of prompts, rounding over 0

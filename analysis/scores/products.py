@@ -60,7 +60,7 @@ class UpdateGram:
     """Inner products of sums of one update's n vectors A psi, by bin and over all bins, and without each prompt.
 
     The products of all pairs of responses come from `products`, those of pairs of responses to different prompts from
-    `between`; the latter are free of bias for expected updates, as is `variance` (T11).
+    `between`; the latter are unbiased estimates of the inner products of expected updates (T11).
 
     Parameters
     ----------
@@ -165,8 +165,7 @@ class UpdateGram:
 
 
 def pooled_cosines(inner: Products, left: Products, right: Products) -> tuple[list[Floats], list[NDArray[np.bool_]]]:
-    """Compute the cosine of the clipped and the unclipped gradient for each of R rules, in each of K bins and over all
-    bins.
+    """Compute the cosine of clipped and unclipped gradient for each of R rules, in each of K bins and over all bins.
 
     Inner products and squared norms are summed over a run's updates before they are divided. Each cosine is computed
     once from all clusters, and C times with one cluster of one update deleted (`Products.replicates`). It is NaN where
@@ -296,8 +295,8 @@ class SketchTerms:
     width: float
 
     def error(self, k: int, column: int) -> float:
-        """Return the standard deviation that sketching adds to the cosine of bin ``k`` and rule ``column``; 0 for exact
-        scores and for parallel updates."""
+        """Return the standard deviation that sketching adds to the cosine of bin ``k`` (K: all bins) under the rule of
+        index ``column``; 0 for exact scores and for parallel gradients."""
         n, a = self.inner[:, k, column], self.left[:, k, column]
         b = self.right[:, k, column if self.right.shape[2] > 1 else 0]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -356,7 +355,7 @@ class CosineColumns:
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean over ``columns`` of the cosine in row ``k`` of `value`, and its Fisher z interval.
 
-        The columns are one rule, or the draws of a control that drops responses at random. The cosine is NaN
+        ``columns`` are indices (0 to R-1) of one rule, or of all draws of the random control. The cosine is NaN
         where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0 with some prompt
         deleted (:meth:`undefined` gives the reason)."""
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()
@@ -374,7 +373,8 @@ class CosineColumns:
         return value, min(value, float(low)), max(value, float(high))
 
     def undefined(self, k: int, columns: Sequence[int]) -> str:
-        """Say why bin ``k`` (K: all bins) has no cosine or interval in one of the ``columns``; "" if all have both."""
+        """Say why bin ``k`` (K: all bins) has no cosine, or no interval, under one of the rules or draws ``columns``
+        (indices from 0 to R-1, as for `interval`); "" if it has both under each."""
         gone, gone_without = self.nothing_left[0][k, columns], self.nothing_left[1][:, k, columns]
         some = f" in some of the {len(columns)} draws" if len(columns) > 1 else ""
         if not np.all(np.isfinite(self.value[k, columns])):

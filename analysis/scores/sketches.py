@@ -34,8 +34,8 @@ Read = tuple[GradLog, Ints, NDArray[np.float32]]
 class Vectors(NamedTuple):
     """The vectors A psi (n, D) of n rows: ``vectors[at]`` makes those of the rows ``at``, in float64.
 
-    ``psi`` (M, D) holds the scores of a log's rows, and ``place`` and ``factor`` (n,) the indices of the n rows in it,
-    and what their scores are multiplied by."""
+    Vector i is ``factor[i] * psi[place[i]]``: ``psi`` (M, D) holds the scores psi of rows of a log, ``place`` (n,) the
+    indices of the n rows among them, ``factor`` (n,) A (or w A: `ScoredWindow`)."""
 
     psi: NDArray[np.float32]
     place: Ints

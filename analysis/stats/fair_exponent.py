@@ -44,8 +44,7 @@ class Bounded(NamedTuple):
 
 
 def members_of(A: Floats, responses: ResponseSet) -> NDArray[np.bool_]:
-    """Return whether each response, with advantage A (N,), belongs to the set that ``responses`` names, such as
-    "all"."""
+    """Return a mask (N,) of the responses, with advantages A (N,), that belong to the set named ``responses``."""
     sets = {"all": np.ones(len(A), bool), "A > 0": A > 0, "A < 0": A < 0}
     return sets.get(responses, A != 0)
 
@@ -157,8 +156,8 @@ def fair_by_sign(rows: Rows, share: float, size: int = WINDOW) -> dict[str, Fair
 
 
 def beyond_edge(X: Floats, L: Floats, share: float, gamma: float, parts: Sequence[Ints]) -> Floats:
-    """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is how
-    far S lies from 0, f the range; in each block of ``parts`` (indices of rows) f accepts the share ``share``."""
+    """Return for each response (N,) the log of X / (f L^gamma): above 0 beyond the edge, -inf where X <= 0. X is its
+    `distance`, f the range; in each block of ``parts`` (indices of rows) f accepts the share ``share``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.where(X > 0, np.log(X) - gamma * np.log(L), -np.inf)
     for rows in parts:
@@ -174,10 +173,10 @@ def near_edge(beyond: Floats) -> Floats:
 
 def with_interval(X: Floats, L: Floats, share: float, window: Ints, cluster: Ints) -> Bounded:
     """Return the `fair_exponent` and its interval over clusters. ``X``, ``L``, ``window`` and ``cluster`` (N,) are each
-    response's distance of S from 0, length, block and cluster, ``share`` is the acceptance in each block.
-
-    The exponent is where the slope of acceptance is 0, so its error is the slope's cluster-robust error divided by the
-    slope's derivative in the exponent. Both allow for the fit of the range: log L counts less its mean at the edge."""
+    response's `distance` (nats: |S|, or S signed towards the active side), length, block and cluster; ``share`` is the
+    acceptance in each block. The exponent is where the slope of acceptance on log L is 0. So its standard error is the
+    slope's cluster-robust error over the slope's derivative in the exponent. As the range is fitted to each block, log
+    L counts in both less its mean over the block's responses at the edge (weighted by `near_edge`)."""
     gamma = fair_exponent(X, L, share, window)
     if not math.isfinite(gamma):
         return Bounded(gamma, math.nan, math.nan)

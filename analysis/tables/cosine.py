@@ -1,9 +1,9 @@
 """The table cosine: alignment of the clipped with the unclipped gradient of the same responses (docs/theory.md section
 5).
 
-The responses of an update have the vectors A psi, and K is the matrix of their inner products. The unclipped gradient g
+The responses of an update have the vectors A psi, and Q is the matrix of their inner products. The unclipped gradient g
 adds these vectors with the weights w, the clipped gradient g_clip of a rule with the coefficients c = M w. So
-``<g_clip, g> = c' K w``, and all rules share K. For a block or a run, inner products and squared norms are summed over
+``<g_clip, g> = c' Q w``, and all rules share Q. For a block or a run, inner products and squared norms are summed over
 its updates before the cosine divides them.
 
 Intervals come from a jackknife that deletes one cluster at a time; the updates are its strata. It works on Fisher's z

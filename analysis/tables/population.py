@@ -126,7 +126,7 @@ class PopulationTable:
         self.cases = [unclipped, *(common_weight(case) for case in cases if case.name != unclipped.name)]
 
     def add(self, window: ScoredWindow) -> None:
-        """Add one scored block to the sums of the table ``population``; a block of rows of later epochs is ignored."""
+        """Add one scored block to the table's sums; rows of later epochs and updates of one prompt are ignored."""
         if window.use != "first":
             return
         rows, number = window.rows, len(self.bins)
@@ -177,7 +177,7 @@ class PopulationTable:
         return out + self._bin_rows()
 
     def _bin_rows(self) -> list[PopulationRow]:
-        """Return the rows of single bins: alignment and log_cap (`CapSums`); log_edge, a rule's mean upper edge."""
+        """Return the rows of single bins: alignment and log_cap (`CapSums`); log_edge, mean upper edge of S, nats."""
         pool, out = self._pool, []
         of_bins = self._caps.estimates()
         for k, (count, clusters, total) in enumerate(pool.counts.T[:-1]):
@@ -283,22 +283,22 @@ def _scale(accepted: Floats, whole: Floats, cluster: Ints) -> tuple[Floats, Floa
 def _terms(gram: UpdateGram, c: Floats, w: Floats, scale: tuple[Floats, Floats]) -> dict[str, tuple[Floats, Floats]]:
     """Return the estimates from which the cosines and errors of the table ``population`` are made, by name.
 
-    A response's clipped gradient is c A psi, its part of the clipped gradient; its reference gradient is w A psi, its
-    part of the unclipped gradient. "inner", "left" and "right" are mean inner products over pairs of responses to
-    different prompts: of clipped with reference gradients, clipped with clipped, and reference with reference.
+    A response adds c A psi to the clipped gradient and w A psi to the unclipped one: ``c`` (n, R) holds the clipped
+    weights M w under R rules, ``w`` (n, 1) the weights. "inner", "left" and "right" are mean inner products over pairs
+    of responses to different prompts: of c A psi with w A psi, c A psi with c A psi, and w A psi with w A psi.
     "variance" is the variance of the clipped gradient; "bias2_direction" and "variance_direction" are the squared bias
     and the variance of the clipped gradient divided by its mean acceptance (T11). Each is a pair: from all prompts, and
-    without each prompt. ``c`` (n, R) and ``w`` (n, 1) are weights, ``scale`` is 1 / (mean acceptance) (`_scale`)."""
+    without each prompt in turn. ``scale`` is 1 / (mean acceptance), such a pair too (`_scale`)."""
     inner, left, right = gram.between(c, w), gram.between(c, c), gram.between(w, w)
     variance = gram.variance(c, left)
     whole, without = scale[0], scale[1][:, None, :]
 
     def scaled(of: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
-        """Return the quantity ``of(0, s)`` with s = 1 / a_bar, a_bar being the mean acceptance, and its replicates
-        ``of(1, s)``, which leave out one prompt each, also from a_bar.
+        """Return a quantity from all prompts, and its replicates, each without one prompt. ``of(0, s)`` computes the
+        quantity and ``of(1, s)`` the replicates, from s = 1 / (mean acceptance) of the same prompts.
         Because s is no linear function of the data, the quantity has a bias of the order of 1 / (number of an update's
         prompts), however many updates are pooled. The bias is estimated from the replicates (Quenouille) and
-        subtracted."""
+        subtracted from both results."""
         found, moving = of(0, whole), of(1, without)
         gap = of(1, whole) - moving
         shift = np.where(np.isnan(gap), 0.0, gap).sum(0) * (len(gap) - 1) / len(gap)

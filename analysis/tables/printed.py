@@ -195,8 +195,8 @@ def _span(low: float, high: float, partition: Partition) -> str:
 
 
 def _at_first_use(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first epoch (if it has none after an update: of later ones), with a rule's treatment
-    outside the band in ``PLAIN`` or as trained."""
+    """Return the table's rows of the first epoch (of later ones if it has none): of the rule that trained, and of the
+    other rules only with the treatment drop (corrections: mask) outside the band."""
     table = _of_one_use(table)
     return table if table.empty else table.loc[table["outside"].isin(PLAIN) | (table["source"] == "trained")]
 
@@ -225,7 +225,7 @@ def _of(rates: pd.DataFrame, source: str) -> Iterator[tuple[Any, pd.DataFrame]]:
 
 
 def _same(table: pd.DataFrame, row: pd.Series) -> Any:
-    """Return which rows of ``table`` have the rule, the source of its range and the target of ``row``."""
+    """Return a mask of the rows of ``table`` with the same rule, source of its range and target as ``row``."""
     of_target = table["target"].eq(row["target"]) | (table["target"].isna() & pd.isna(row["target"]))
     return table["rule"].eq(row["rule"]) & table["source"].eq(row["source"]) & of_target
 

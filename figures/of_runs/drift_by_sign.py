@@ -36,8 +36,8 @@ def rows(tables: Tables) -> Frame:
 
 
 def plot_drifts(data: Frame, rules: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw mean S per token. Each rule that trained has a row with that of all responses, of A > 0 and of A < 0 below
-    each other. Grey ticks are minus k3 (an estimate of KL) per token.
+    """Draw mean S per token. Each rule that trained has a row of the panel, in which the dots for all responses, for
+    A > 0 and for A < 0 stand below each other. Grey ticks are minus k3 (an estimate of KL) per token.
 
     ``data``, in nats per token (drawn in 1e-3 nats), has the columns ``trained_rule``, ``run``, ``sign``,
     ``drift_per_token``, ``drift_ci_low``, ``drift_ci_high`` and ``k3_per_token``."""

@@ -34,7 +34,7 @@ def build_parser() -> CommandParser:
 
 
 def write(runs: Sequence[Path], path: Path, only: Sequence[str] = (), title: str = "") -> list[str]:
-    """Write the page about analysed runs, with a title (their names), and its figures into ``figures`` beside it.
+    """Write the page about analysed runs to ``path``, headed ``title`` ("": the runs' names), and figures/ beside it.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def write(runs: Sequence[Path], path: Path, only: Sequence[str] = (), title: str
     Raises
     ------
     UserError
-        If a run has no finished analysis, or ``path`` is a folder or a file that ``fspo report`` did not write.
+        If a run has no finished analysis or grew since, or ``path`` is a folder or a file not by ``fspo report``.
     """
     from analysis.doctor.examine import examine
     from analysis.doctor.issues import SHOWN

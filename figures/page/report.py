@@ -155,7 +155,7 @@ def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> st
 
 def figure(folder: Path, caption: Mapping[str, Any]) -> dict[str, Any]:
     """Return a figure in ``folder`` as values for the page's template: its texts from ``caption`` (one mapping of
-    captions.json), its PNG image and its first numbers.
+    captions.json), its PNG image, and a table of the first rows of its CSV file of drawn numbers.
 
     Raise UserError if a file of the figure cannot be read."""
     file = folder / f"{caption['name']}.png"
