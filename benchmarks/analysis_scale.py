@@ -2,12 +2,12 @@
 of the commands that users wait for.
 
     python benchmarks/analysis_scale.py [--rows 100000000]
-    python benchmarks/analysis_scale.py --run RUN      # analyse, doctor, figures, report, check, refusals
+    python benchmarks/analysis_scale.py --run RUN      # commands on the run RUN, and refusals of fspo train
 
 The benchmark first writes gradient logs with the trainer's writer. A rollout has 5,000 responses in groups of 8. Each
-is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the
-other. Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load``
-is the machine's load average before a run: if it is not near 0, other work shared the cores, and CPU seconds tell."""
+is used in 2 passes of 4 updates, which makes 10,000 rows. Then the analyses of the logs are timed, one after the other.
+Memory is the sum over all processes; a page that n of them share counts as 1/n in each. ``load`` is the machine's load
+average before a run: if it is not near 0, other work shared the cores, and CPU seconds tell."""
 
 from __future__ import annotations
 
@@ -123,8 +123,9 @@ def main() -> None:
 
 
 def commands(run: Path) -> dict[str, Any]:
-    """Time the commands on the trained run ``run``, `fspo check`, and refusals of `fspo train`; return the measurements
-    of `timed` by command, the log's number of rows, and the machine."""
+    """Time `fspo check`; analyse, doctor, figures and report on the run ``run``; refusals of `fspo train` for another
+    run's folder, a missing model, an unknown rule. Return each by name as `timed` gives it, log rows, and the machine.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         words: dict[str, Any] = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
         words["check"] = ("check", "--output", scratch)

@@ -65,7 +65,6 @@ Found = Iterator[tuple[str, Any]]
 END_EVERY = 200
 """At Qwen3-8B's shape every 200th token of the vocabulary ends a response, so that lengths spread from 1 to 512."""
 
-
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """The device of the models: the GPU if there is one, else the CPU."""
 CPU = DEVICE.type == "cpu"
@@ -73,7 +72,7 @@ CPU = DEVICE.type == "cpu"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part of the benchmark runs: with models of tiny shapes or not, for how many seconds, in which folder."""
+    """The settings of a part: ``tiny`` models or not, its time limit ``seconds``, the ``folder`` that it fills."""
 
     tiny: bool
     seconds: float
@@ -153,7 +152,9 @@ def check_engines(at: Place) -> dict[str, Any]:
 
 
 def check_trainer(at: Place) -> dict[str, Any]:
-    """Train in the place ``at``: S must be 0 before the first update, and a resumed run must repeat the whole one."""
+    """Train two rollouts in ``at.folder``, once unbroken and once stopped between them and resumed. S must be 0 before
+    the first update, not 0 throughout later ones, and equal in both runs. Return two results by name: largest |S|, and
+    difference of S, nats, each with ``pass``, whether it is as it must be. Nothing is raised if not."""
     logs = []
     for folder, steps in (("whole", (2,)), ("resumed", (1, 2))):
         for rollouts in steps:
@@ -178,9 +179,9 @@ def correctness(at: Place) -> Found:
 
 
 def training(at: Place, shape: str, run: str, prompts: int, tokens: int, **options: Any) -> c.TrainConfig:
-    """Return the options of a run on even-tokens, in the folder ``run`` of the place ``at``: a model of the
-    configuration ``shape``, random bfloat16 weights, no LoRA, ``prompts`` a rollout, responses of at most ``tokens``,
-    and ``options``."""
+    """Return the options of a run on even-tokens with the run folder ``run`` in ``at.folder``: a model of the
+    configuration ``shape``, random bfloat16 weights, no LoRA, ``prompts`` a rollout, 8 responses to each, of at most
+    ``tokens``, and ``options``."""
     return c.TrainConfig(
         output=str(at.folder / run),
         cpu=CPU,
@@ -235,9 +236,9 @@ def matmul_rate(size: int) -> float:
 
 
 def qwen3(at: Place, lora: bool) -> Found:
-    """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, in the place ``at``. Yield by name: planned and
-    peak memory, GiB; the device's matrix product rate, FLOP/s; seconds of each phase in a mean rollout; which share of
-    that rate old log-probs and updates reach; clip rates and cosines by length; with LoRA the seconds of sampling."""
+    """Train a model of Qwen3-8B's shape, all weights or LoRA adapters, as ``at`` says. Yield by name: planned and peak
+    memory, GiB; the device's matrix product rate, FLOP/s; seconds of each phase in a mean rollout; which share of that
+    rate old log-probs and updates reach; clip rates and cosines by length; with LoRA the seconds of sampling."""
     began = time.monotonic()
     config = training(at, "Qwen3-8B-Base", "run", *((12, 24) if at.tiny else (64, 512)), rollouts=2 if at.tiny else 5)
     if lora:
@@ -310,8 +311,8 @@ def by_length(run: str) -> dict[str, Any]:
 
 
 def learning(at: Place) -> Found:
-    """Warm a model up on chain-add in the place ``at``, then train it under each rule; yield by name each run's rewards
-    and the numbers by which the claims are judged."""
+    """Warm a model up on chain-add, then train it from there in each arm, unclipped or at equal clip rates; yield by
+    name the warm-up's accuracy and each run's rewards and the numbers by which the claims are judged."""
     task, began = ChainAdd(), time.monotonic()
     size = {} if at.tiny else {"width": 768, "heads": 12, "num_hidden_layers": 14}
     model: Any = build_embedded_model(0, small_qwen3(vocab_size=len(task.build_tokenizer()), **size))
@@ -347,8 +348,7 @@ def learning(at: Place) -> Found:
 
 
 def trl(at: Place) -> Found:
-    """Compare a rollout step of this trainer and of TRL's at Qwen3-0.6B's shape (benchmarks/trl_rollout_step.py), in
-    the place ``at``; yield the seconds and memory of each."""
+    """Yield seconds and memory of a rollout step by this trainer and by TRL's, at Qwen3-0.6B's shape or a tiny one."""
     out = at.folder / "trl.json"
     command = [sys.executable, str(Path(__file__).with_name("trl_rollout_step.py")), "--out", str(out), "--rounds", "1"]
     case = "tiny" if at.tiny else "qwen3-0.6b-gpu"
@@ -402,7 +402,7 @@ def run_part(name: str, shapes: str, seconds: float, out: Path) -> dict[str, Any
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the parts that the command line names, and write what was found after each; 1 if a part did not end."""
+    """Run the parts that are asked for, write what was found after each; return 1 if one failed or took too long."""
     parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
     parser.add_argument("--parts", type=list[str], default=list(PARTS), help=f"any of {', '.join(PARTS)}")
     parser.add_argument("--shapes", choices=("full", "tiny"), default="full", help="tiny: runs on a CPU too")

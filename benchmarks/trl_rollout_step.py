@@ -4,8 +4,8 @@ updates on the responses), measured in turn in one run.
     python benchmarks/trl_rollout_step.py [--cases embedded ...] [--rollouts 4] [--rounds 2] [--threads 2]
 
 In each case of `CASES` both trainers train the same model with GSPO's rule (TRL: importance_sampling_level="sequence"),
-on the same prompts, with the same numbers of responses and updates, the same optimizer and learning rates, on the CPU.
-A trainer with its settings is called a side. Each side runs in its own process, the sides take turns, and the first
+on the same prompts, with the same numbers of responses and updates, optimizer and learning rates, on the CPU or GPU. A
+trainer with its settings is called a side. Each side runs in its own process, the sides take turns, and the first
 rollout of each process warms up and is left out (with --rollouts 1 it counts: at large shapes it costs what any other
 does, but for the first allocations). TRL runs with microbatches of several sizes, of which the largest is a whole
 minibatch; for each measure (seconds, memory) the size that is best at it counts. No side writes a checkpoint.
@@ -77,7 +77,8 @@ KEPT = ("completions/mean_length", "reward")
 
 
 def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dict[str, Any]:
-    """Train ``rollouts`` rollouts with this project's trainer, time each rollout step; return seconds and memory."""
+    """Train ``rollouts`` rollouts with this project's trainer. Return ``clocks``, wall and CPU seconds at the start of
+    each rollout and the end of the last, and ``parts``, the metrics of each rollout."""
     from fspo import config as c
     from fspo.gradlog.metrics_file import MetricsFile
     from fspo.train.trainer import Trainer
@@ -122,7 +123,7 @@ def run_fspo(case: TrainedCase, rollouts: int, threads: int, folder: str) -> dic
 
 def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microbatch: int) -> dict[str, Any]:
     """Train with TRL's GRPOTrainer, on the prompts and rewards that `run_fspo` uses, in microbatches of ``microbatch``
-    responses, and time each rollout step; return seconds and memory by name."""
+    responses; return ``clocks`` and ``parts`` as `run_fspo` does."""
     import torch
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -185,8 +186,8 @@ def run_trl(case: TrainedCase, rollouts: int, threads: int, folder: str, microba
 
 
 def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[str, Any]:
-    """Train in this process with the compared trainer that ``side`` names (TRL's or this project's); return the seconds
-    and memory of its rollout steps by name."""
+    """Train in this process with the trainer that ``side`` names. Return by name the wall and CPU seconds of each
+    rollout, the peak memory, MiB (the GPU's, if the case uses one), and each rollout's metrics (``parts``)."""
     with tempfile.TemporaryDirectory() as folder:
         if side == OURS:
             found = run_fspo(case, rollouts, threads, f"{folder}/run")
@@ -216,8 +217,7 @@ def measure(case: TrainedCase, rollouts: int, rounds: int, threads: int) -> dict
 
 def summarise(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Return for each compared trainer the mean seconds of a rollout step, over rounds and rollouts, and the largest
-    memory; for this project's trainer also how many times faster than TRL it is, and its memory over TRL's.
-
+    memory; for this project's trainer also how many times faster than TRL it is, by round, and its memory over TRL's.
     The first rollout of a process is left out if the process has others. Each measure is compared with the microbatch
     size at which TRL is best at it."""
     table: dict[str, dict[str, Any]] = {}

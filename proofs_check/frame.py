@@ -52,10 +52,10 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a check's function. Deterministic checks give ``margin``, the distance from failing (negative:
-    the statement is false), and in ``unit`` what it is of. Checks on simulated data give ``p_value``, corrected for the
-    several tests inside the check. NaN in either says that there was too little data. ``note`` is for the report. A
-    check that could not be run says why in ``not_run``."""
+    """The result of a check's function. Deterministic checks give ``margin``, the distance from failing (negative: the
+    statement is false), and its ``unit``: words for what is measured. Checks on simulated data give ``p_value``,
+    corrected for the several tests inside the check. NaN in either says that there was too little data. ``note`` is for
+    the report. A check that could not be run says why in ``not_run``."""
 
     margin: float = math.nan
     unit: str = ""

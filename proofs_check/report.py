@@ -18,8 +18,8 @@ REPORT_COLUMNS = ("id", "method", "check", "verdict", "margin", "margin of", "re
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    """Return a row as texts: its margin, what it is of, its resolution with what x changes, and how many near misses
-    failed. What a check does not have, or was not run for, is ""."""
+    """Return the texts of a report's row in the order of `REPORT_COLUMNS`; among them resolution with what x changes,
+    and how many near misses failed. What a check does not have, or was not run for, is ""."""
     ran = row.verdict is not Verdict.NOT_RUN
     failed = sum(verdict is Verdict.FAIL for verdict in row.near_misses.values())
     return (

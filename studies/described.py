@@ -220,7 +220,8 @@ def _setting(source: str, target: float) -> str:
 
 
 def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
-    """Yield, by bin: rule, clip rate, sign of A, the bin's edges, mean length, number of responses, clipped share."""
+    """Yield the fields of `BinRate` but the key: rule, clip_rate (which sets the range), ..., rate (that of the bin).
+    """
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             cut = clipped_offline(preset(name).rule, rows, clip_rate)

@@ -105,8 +105,8 @@ def train_missing(folder: Path) -> list[Path]:
 
 
 def false_alarms(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
-    """Yield a row for each check and severity that the doctor reports in a sound run (simulated or ``trained``), with
-    the number of runs, and one for any check."""
+    """Yield, for simulated and for ``trained`` sound runs, a row for each check and severity that the doctor reports,
+    with the number of runs in which it does, and one of the runs with an issue at ``warning`` or worse by any check."""
     simulated = []
     for i, plan in enumerate(tqdm(HEALTHY, desc="sound runs")):
         run = write_simulated_run(folder / f"run{i}", plan, FIRST_SEED + i)
@@ -126,8 +126,8 @@ def said(run: Path) -> Counter[tuple[str, str]]:
 
 
 def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Iterator[list[Answer]]:
-    """Yield, for each log of ``bases``, the issues that the doctor finds after ``change`` has spoilt a copy of the log,
-    at random with the log's seed, of those checks that found none in the log itself."""
+    """Yield, for each log of ``bases``, the issues that the doctor finds in a copy spoilt by ``change``, with random
+    numbers from the seed at the log's place in ``seeds``. Checks that find something in the log itself are left out."""
     for base, seed in zip(bases, seeds, strict=False):
         before = {check for check, _ in said(base)}
         with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +136,7 @@ def new_issues(bases: list[Path], change: Change, seeds: Iterable[int]) -> Itera
 
 
 def spoilt(folder: Path, trained: list[Path]) -> Iterator[ErrorRate]:
-    """Yield a row for each defect that is put into logs, also of the ``trained`` runs: in how many of them it is
+    """Yield a row for each defect: in how many of five logs that it spoils, two of them of ``trained`` runs, it is
     noticed, and in how many it is named rightly."""
     bases = [write_simulated_run(folder / str(seed), BASE, seed) for seed in SIMULATED]
     bases += [run for name in TRAINED_BASES for run in trained if run.name == name]

@@ -67,8 +67,8 @@ def read(folder: Path) -> dict[str, Frame]:
 
 
 def finished(roots: Sequence[Path], pretrained: Path | None) -> Iterator[PlannedRun]:
-    """Yield the runs that are done: those of the preset paper under its output folders ``roots``, and those of
-    `studies.pretrained` under ``pretrained``, if it is given.
+    """Yield the runs that are done: those of the preset paper under its output folders ``roots``, each in the folder of
+    its task, and those of `studies.pretrained` under the folder ``pretrained``, if it is given.
 
     A run that diverged and stopped itself is done too; rollouts that it did not reach count with the reward 0."""
     runs = [run for root in roots for task in DESIGN.tasks for run in planned(DESIGN, task, root / task, 1)]
@@ -111,10 +111,10 @@ def means(name: str, table: Frame) -> Frame:
 
 
 def differences(tables: dict[str, Frame]) -> Frame:
-    """Return, for each pair of rules, the mean over seeds of their difference, paired by seed, with its interval.
+    """Return, for each pair of rules, the mean over seeds of one rule's number less the other's, with its interval.
 
-    The numbers are the training reward, the slopes of the clip rate and how far each lies from 0; also the slopes of
-    fspo's band around other centres, and those at default ranges without and with a dual clip."""
+    The numbers are the training reward, the slopes of the clip rate and their absolute values; also the slopes of
+    fspo's band around other centres, and those of the rules at default ranges, without and with a dual clip."""
     rewards = tables["rollouts"].groupby([*SeedKey._fields, "rule"], as_index=False).reward.mean()
     slopes, numbers = tables["estimates"].query("estimand == 'slope'"), tables["numbers"].assign(clip_rate=np.nan)
     centres = numbers[numbers.quantity.str.startswith("slope, centre ")]

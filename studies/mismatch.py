@@ -92,8 +92,8 @@ class MismatchRow(NamedTuple):
 
 
 def measured(text: str, run: Path, on: Ratio) -> Iterator[MismatchRow]:
-    """Yield the table's rows about the run folder ``run``, which it calls ``text``: quantities of its log-ratio ``on``
-    and of the corrections of it."""
+    """Yield the rows of the run folder ``run``, whose column ``source`` is ``text``: quantities of the log-ratio
+    ``on``, and of corrections of it."""
     tables = analyse(run, edges=EDGES, on=on)
     for name, (table, where, column, of) in QUANTITIES.items():
         prefix = "" if column in ("estimate", "slope") else f"{column}_"

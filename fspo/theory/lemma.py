@@ -69,12 +69,12 @@ class CosineLemma:
 def length_constants(shares: Floats, means: Floats) -> tuple[float, float]:
     """Return T7's constants times ||g||: the largest ||e_len|| over LRE_inf, and over LRE_2, for strata of these means.
 
-    e_len = sum p r g is the error by unequal acceptances, r the acceptance over its mean, less 1. Over all r with LRE_2
-    <= x its largest norm is x times the root of the largest eigenvalue of Cov_p(g); over all |r| <= x it is x times the
-    largest E|<g, u> - median| over directions u. Both are reached if x is so small that no acceptance is negative.
+    e_len = sum p r g is the error by unequal acceptances, r the acceptance over its mean, less 1. If LRE_2 is at most x
+    its largest norm is x kappa_2, kappa_2^2 the largest eigenvalue of Cov_p(g); if all |r| <= x it is x kappa_inf, the
+    largest E|<g, u> - median| over unit u. Both are reached if x is so small that no acceptance is negative.
 
-    The second is a maximum over the vertices of the set of allowed r, enumerated for up to 10 strata. For more strata
-    the result is an upper bound, E|g - c| with c near the geometric median, by Weiszfeld's iteration.
+    kappa_inf is a maximum over vertices of the set of allowed r, enumerated for up to 10 strata. For more strata it is
+    an upper bound, E|g - c| with c near the geometric median, by Weiszfeld's iteration.
 
     Parameters
     ----------

@@ -30,9 +30,9 @@ def symmetric(shape: Any, edge: float) -> Rule:
 def directions(rng: np.random.Generator, swap: bool = False, power: float = 0.5, half: float = 0.5) -> Test:
     """Test T2 (a) and the end of (b) on `theory.band_acceptance` for Gaussian S of mean mu L and standard deviation
     sigma sqrt(L), 40 random sigma. At mu = 0, from 1 to 10^5 tokens, the acceptance falls strictly for a fixed band and
-    rises strictly for a linear one. For a fixed band of half-width 10^-6 sigma, the acceptance of length l1 over that
-    of l2 is (l2/l1)^(1/2) at mu = 0, and e^(sigma^2 (l2 - l1)/8) times that at mu = -sigma^2/2. Falsified by x: x is
-    added to this exponent 1/2. Near misses: ``swap`` of the bands, ``power`` .45 for it, ``half`` .45 for 1/2 in mu."""
+    rises strictly for a linear one. For a fixed band of half-width 10^-6 sigma, a(l1)/a(l2) is (l2/l1)^(1/2) at mu = 0,
+    and e^(sigma^2 (l2 - l1)/8) times that at mu = -sigma^2/2. Falsified by x: the exponent 1/2 + x. Near misses:
+    ``swap`` exchanges the bands, ``power`` .45 is the exponent, with ``half`` .45 mu is -.45 sigma^2."""
     steps, ratios, pairs, factors = [], [], [], []
     lengths = np.unique(np.round(10 ** np.linspace(0, 5, 60)))
     for _ in range(40):
@@ -79,9 +79,9 @@ def linear_limits(rng: np.random.Generator, threshold: float = 0.5) -> Test:
 @check("T2", Method.CLOSED, "GSPO accepts .09, .25, .31, .06; threshold .0245", "of sigma", 1e-8)
 @near_miss("sigma = .031", sigma=0.031)
 def gspo_numbers(rng: np.random.Generator, sigma: float = 0.03) -> Test:
-    """Test the example in docs/theory.md: for sigma = .03 nats per root token GSPO accepts .09, .25, .31, .06 at 10^2,
-    10^3, 10^4, 10^5 tokens; above .0245 no long response (T2 (b)). `theory.band_acceptance` must also give what mpmath
-    gives for .03. Falsified by x, the test calls it with ``sigma`` times 1 + x; the near miss calls it with .031."""
+    """Test the example of T2 in docs/theory.md: at sigma = .03 nats per root token GSPO accepts .09, .25, .31, .06 at
+    10^2, 10^3, 10^4, 10^5 tokens; above sigma = .0245 its limit for long ones is 0. `theory.band_acceptance` must also
+    agree with mpmath at .03. Falsified by x, the test calls it with ``sigma`` times 1 + x; the near miss, with .031."""
     del rng
     rule, lengths, stated = preset("gspo").rule, [1e2, 1e3, 1e4, 1e5], np.array([0.09, 0.25, 0.31, 0.06])
     with mp.workdps(DIGITS):

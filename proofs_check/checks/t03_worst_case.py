@@ -62,7 +62,7 @@ def extreme(u_lo: float, u_hi: float, drift: Pair, scale: Pair, sign: float) -> 
 def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -> float:
     """Return a false worst LRE_inf (a near miss): largest over least acceptance, less 1, of a band of half-widths u_lo
     and u_hi, for drift errors in ``drift`` (least, largest; in standard deviations of S, like u) and factors on the
-    scale in ``scale``. The largest is sought at the four corners (``corner``) or at the least factor alone."""
+    scale in ``scale``. It looks for the largest at the four corners alone (``corner``) or at the least factor."""
     F = accepted(u_lo, u_hi, np.array(drift)[:, None], np.array(scale))
     at_least = accepted(u_lo, u_hi, np.clip((u_lo - u_hi) / 2, *drift), scale[0])
     return float((F.max() if corner else at_least) / F.min() - 1)
@@ -72,10 +72,10 @@ def shortcut(u_lo: float, u_hi: float, drift: Pair, scale: Pair, corner: bool) -
 @near_miss("the largest F at a corner", formula=partial(shortcut, corner=True))
 @near_miss("the largest F at the least scale", formula=partial(shortcut, corner=False))
 def worst(rng: np.random.Generator, formula: Callable[..., float] | None = None) -> Test:
-    """Test that `theory.worst_lre` is the supremum of LRE_inf over a rectangle of drift errors and factors on the
-    scale, the largest over the least acceptance less 1, by `extreme`, for 60 random rectangles; and that docs/theory.md
-    prints the right supremum and simple bound for drift errors in [0, .3]. Falsified by x, the test multiplies the
-    supremum by 1 + x. Near misses: a ``formula`` that seeks the largest only at corners, or at the least scale."""
+    """Test that the supremum of LRE_inf for drift errors and factors on the scale in a rectangle is `theory.worst_lre`:
+    `extreme` gives the largest and the least acceptance, for 60 random rectangles. Also docs/theory.md prints the right
+    supremum and simple bound for drift errors in [0, .3]. Falsified by x: the supremum times 1 + x. In near misses
+    ``formula`` seeks the largest acceptance only at corners, or at the least scale: it may lie elsewhere."""
     cases, printed = rectangles(rng, 60), []
     exact = [extreme(*case, 1) / extreme(*case, -1) - 1 for case in cases]
     for a, digits in ((0.85, (0.0219, 0.0263)), (0.95, (0.0110, 0.0235)), (0.997, (0.0014, 0.0223))):
@@ -177,7 +177,7 @@ def bounds_of_lre(rng: np.random.Generator, drift_twice: bool = True, scale_twic
 def simulated(rng: np.random.Generator, drift: bool = True, beta: float = 0.1, draws: int = 200_000) -> Test:
     """Test that rules accept drawn S as T3's F says: a band around 0 where the mean of S is -sigma^2 L/2, and one
     around the mean where the scale grows like l^.1; ``draws`` responses at each of six lengths l, 4 to 4,096. Falsified
-    by x: F times 1 - x. Near misses: F without the ``drift`` error, or with another ``beta`` than .1."""
+    by x: F times 1 - x. Near misses: F without the ``drift`` error, or for a scale like l^beta, ``beta`` .09."""
     plain, skew = preset("fspo").rule, preset("fspo-kl", range_hi=0.045).rule
     models = GaussianTokens(MU, SIGMA), Heteroscedastic(MU, SIGMA, beta=0.1, l0=64.0)
     found = [band_counts(rng, rule, model, GRID, draws) for rule, model in zip((plain, skew), models, strict=True)]

@@ -140,11 +140,11 @@ def exponents(chain: StoppedChain) -> tuple[float, float, float, list[float]]:
 @near_miss("the integral added to h, not taken off", instead="other end")
 @near_miss("s^2 = Lambda''(1)", bend=1)
 def centre(rng: np.random.Generator, instead: str = "", bend: int = 0) -> Test:
-    """Test T4 (c) on `CHAIN`, whose new policy stops sooner: one more token adds m to the mean of S given the length,
-    s^2 to its variance, h to log(p_new(l)/p_old(l)), p(l) a policy's probability of length l. These three, from
-    `exponents`, are compared with the growth a token of exact sums, from 1,000 to 1,500 tokens. Falsified by x: the
-    three times 1 + x. Near misses: m, h less an integral, is taken as minus the KL per token (``instead`` "kl"), h
-    ("h") or h plus it ("other end"), none of which is right if lengths shift; ``bend`` 1 has Lambda''(1) for s^2."""
+    """Test T4 (c) on `CHAIN`, whose new policy stops sooner. With each further token the mean of S given the length
+    grows by m, its variance by s^2, and log(p_new(l)/p_old(l)) by h, p(l) the probability of the length l. These three,
+    from `exponents`, are compared with exact sums at 1,000 and 1,500 tokens. Falsified by x: the three times 1 + x.
+    Near misses: m is h less an integral; ``instead`` makes it minus the KL per token ("kl"), h ("h") or h plus that
+    integral ("other end"), all false as lengths shift; ``bend`` 1 takes Lambda''(1) for s^2 = Lambda''(0)."""
     del rng
     _, h, curved, bends = exponents(CHAIN)
     m = {"kl": -CHAIN.kl_per_token(), "h": h, "other end": h + curved}.get(instead, h - curved)

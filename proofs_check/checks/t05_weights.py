@@ -18,10 +18,10 @@ from proofs_check.tools.policy import make_bandit
 @near_miss("uncorrelated given one length", first="common")
 def enumerated(rng: np.random.Generator, drawn_by: str = "old", first: str = "all", centred: bool = True) -> Test:
     """Test T5 over all responses of ten random softmax policies before and after a step that shifts lengths: the mean
-    of e^S at each length is the length's new over its old probability; over all lengths the e^{s_t} - 1 of the tokens
-    have mean 0 and are uncorrelated between positions. Falsified by x: the stated ratio times 1 + x. Near misses:
-    ``drawn_by`` takes means under the new policy, or an old one that cannot draw half of the responses; ``first``
-    "common" takes responses of one length, and a length looks ahead; ``centred`` False takes s_t for e^{s_t} - 1."""
+    of e^S at each length is the length's new over its old probability; over all lengths the tokens' e^{s_t} - 1 have
+    mean 0 and no correlation between positions. Falsified by x: that ratio times 1 + x. Near misses: ``drawn_by`` takes
+    means under the new policy, or an old one that cannot draw half of the responses; ``first`` "common" the mean over
+    one length, which depends on later tokens; ``centred`` False s_t for e^{s_t} - 1."""
     stated, exact, sizes = [], [], []
     for _ in range(10):
         bandit = make_bandit(rng, step=0.5)

@@ -98,7 +98,7 @@ def projection(
 def true_update(rng: np.random.Generator, weighted: bool = True) -> Test:
     """Test that the unclipped gradient g, summed over all responses of a softmax policy, is the gradient of the new
     policy's mean advantage by central differences. Falsified by x, the test multiplies g by 1 + x. The near miss,
-    ``weighted`` False, leaves out the weight w, which makes means under the old policy those under the new one."""
+    ``weighted`` False, leaves out w: the sum is then the mean of A psi under the old policy, not the new one."""
     bandit = make_bandit(rng, vocabulary=2, max_length=4)
     p, g, _, _ = strata(bandit, preset("none").rule)
     total = p @ g if weighted else (bandit.p_old * bandit.advantages) @ bandit.psi
@@ -113,7 +113,7 @@ def policies(rng: np.random.Generator, inner: bool = True, of_weight: bool = Fal
     """Test T8 over all responses of softmax policies, for three presets with drop, truncate and cap: the sum of M w A
     psi over the mean acceptance, less the sum of w A psi, is e_len + e_in of `theory.cosine_lemma`, the errors between
     and inside lengths. Falsified by x: e_len + e_in times 1 + x. Near misses: ``inner`` False leaves out e_in;
-    ``of_weight`` has, but for drop, the sum of M w over that of w, not the mean over lengths of such ratios."""
+    ``of_weight`` takes (but for drop) not the mean of the lengths' weight acceptances but that of all responses."""
     found, stated = [], []
     for name in ("rloo", "fspo", "fspo-kl"):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.1)

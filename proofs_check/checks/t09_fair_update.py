@@ -62,10 +62,10 @@ def drawn(
 ) -> Test:  # fmt: skip
     """Test T9 (a) on ``draws`` responses at each of six lengths; the share of them with A > 0 grows from .1 at 4 tokens
     to .9 at 4,096. With S of one of ``models``, symmetric, equal ranges and no dual clip, the update acceptance is the
-    same at every length. With unlike ranges and a drift of S of 2e-4 nats per token in the direction of A, it is
-    `theory.update_acceptance`. Falsified by x, the test multiplies the stated acceptance by 1 - x. Near misses call
-    fair what follows the share of A > 0: another upper range ``c_hi``, a ``dual`` clip, skewed ``models``; or state a
-    wrong number: ``half`` the share 1/2, ``pull`` 0 no drift by the sign of A."""
+    same at every length. With unlike ranges and 2e-4 nats per token added to S where A > 0, subtracted where A < 0, it
+    is `theory.update_acceptance`. Falsified by x: the stated acceptance times 1 - x. Near misses that call fair what is
+    not: ``c_hi`` another upper range, a ``dual`` clip, ``models`` with skewed S. Wrong acceptances: ``half`` takes 1/2
+    for the share of A > 0, ``pull`` 0 forgets what was added to S."""
     n, tests = np.broadcast_to(GRID, (draws, GRID.size)), []
     positive = np.linspace(0.1, 0.9, GRID.size)
     fair, unlike = (preset("fspo-kl", range_hi=c, dual=d).rule for c, d in ((c_hi, dual), (0.045, None)))
@@ -86,11 +86,11 @@ def drawn(
 @near_miss("other responses where A < 0", others=True)
 @near_miss("A < 0 is clipped less often", reversed_signs=True)
 def saturating(rng: np.random.Generator, power: int = 1, others: bool = False, reversed_signs: bool = False) -> Test:
-    """Test T9 (b): a step moves the logits by v for a response with A > 0 and by -v for one with A < 0, (response, v)
-    with one distribution for both signs; then S > b where A > 0 is at most as probable as S < -b where A < 0. Exact
-    over all responses of 12 softmax policies, v a response's own score or random, with random probabilities. Falsified
-    by x, the test multiplies the probability for A < 0 by 1 - x. Near misses: ``power`` 3, logits that are cubes of
-    parameters, not affine; ``others``, A < 0 has the v of other responses; ``reversed_signs``, the other inequality."""
+    """Test T9 (b): a step moves the logits by v for a response with A > 0, by -v for one with A < 0, and the pair of
+    response and v has one distribution for both signs. Then S > b where A > 0 is at most as probable as S < -b where A
+    < 0. Exact over all responses of 12 softmax policies; v is the response's score or random. Falsified by x: the
+    probability for A < 0 times 1 - x. Near misses: ``power`` 3, logits are cubes of parameters, so not affine in them;
+    ``others`` steps by another response's v where A < 0; ``reversed_signs`` states "at least"."""
     values, bounds = [], []
     for _ in range(12):
         bandit = make_bandit(rng, vocabulary=2, max_length=4, step=0.0)

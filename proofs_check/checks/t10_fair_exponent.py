@@ -112,12 +112,12 @@ BETWEEN: Pair = (16.0, 128.0)
 @near_miss("H", at_H=True)
 @near_miss("F(0) = 0 for one edge", at_0=0.0)
 def digits(rng: np.random.Generator, changed: Pair = CHANGING, at_H: bool = False, at_0: float = 0.5) -> Test:
-    """Test that docs/theory.md prints the right fair exponents of an example: shares ``changed`` of the responses of 16
-    and 128 tokens change. Also an exponent exists only at acceptances above 60 % with two edges, 80 % with one (what
-    every band accepts at 16 tokens), and grows by log(100)/log(8) where the distance to that falls to a hundredth; for
-    Student's distribution (3 degrees of freedom) it tends to 1/2 + log(2)/(3 log(8)). Falsified by x, the test
-    multiplies the printed exponents and the stated rests, 40 % and 20 %, by 1 + x. Near misses: ``changed`` .42 at 16
-    tokens, ``at_H`` 1/2 for each exponent, ``at_0`` 0 for F(0) = 1/2 with one edge, so that 60 % is stated there."""
+    """Test the example of T10 in docs/theory.md: shares ``changed`` of the responses of 16 and 128 tokens change; the
+    fair exponents printed are right. There is one only at acceptances above what every band accepts at 16 tokens, 60 %
+    with two edges, 80 % with one. If the acceptance comes 100 times nearer to that, the exponent grows by
+    log(100)/log(8); if to 1, it tends, for Student's distribution with 3 degrees of freedom, to 1/2 + log(2)/(3
+    log(8)). Falsified by x: the exponents and 40 %, 20 % times 1 + x. Near misses: ``changed`` .42 at 16 tokens,
+    ``at_H`` each exponent 1/2, ``at_0`` 0 for F(0) = 1/2 with one edge, which gives 60 % there too."""
     del rng
     alphas = (0.75, 0.85, 0.95, 0.99)
     exact = [0.5 if at_H else equal_acceptance(tails.NORMAL, changed, BETWEEN, alpha, 0.5) for alpha in alphas]
@@ -142,9 +142,9 @@ def mixture(rng: np.random.Generator, second: float = 1.0, densities: bool = Tru
     """Test T10 (b) for eight mixtures of normal, Student, log-logistic (its tail's power changes with the length l) and
     unchanged responses, whose shares change with l: the statement's two terms, from the components' growth and from
     their shares' change, sum to the slope in log l of the log quantile of the excess, by numerical differentiation;
-    their mean over log l by quadrature is the exponent of two lengths. Falsified by x, the test multiplies the sum by 1
-    + x. Near misses: ``second`` 0 leaves out the second term, ``densities`` False the densities from the weights;
-    ``own_level`` False takes each component's growth at the mixture's tail probability, not at the component's own."""
+    their mean over log l by quadrature is the exponent of two lengths. Falsified by x: the sum times 1 + x. Near
+    misses: ``second`` 0 leaves out the second term; ``densities`` False weights the components' growth by their shares
+    alone, without densities; ``own_level`` False takes it at the mixture's tail probability, not at their own."""
     stated, exact = [], []
     nodes, weights = np.polynomial.legendre.leggauss(12)
     for i in range(8):

@@ -171,8 +171,8 @@ def continuous(rng: np.random.Generator, n_out: bool = False, off: float = 0.0, 
 @near_miss("nu of twice the gradients' noise", noise=math.sqrt(2))
 def drawn(rng: np.random.Generator, less: int = 0, noise: float = 1.0, updates: int = 100_000) -> Test:
     """Test T11 on ``updates`` drawn updates of 8 responses with lognormal w: at T11's root K the slope of the squared
-    error in the cap, 2 <error, mean of A psi where w > K>, has the mean 0. Falsified by x, the test multiplies K by 1 +
-    x. Near misses take another root: ``less`` 3 for n = 5, ``noise`` for gradients with so many times the noise."""
+    error in the cap, 2 <error, mean of A psi where w > K>, has the mean 0. Falsified by x: K times 1 + x. Near misses
+    take a wrong root: ``less`` 3 that of 8 - 3 responses, ``noise`` 2^(1/2) that of twice the noise variance."""
     n, s, spread = 8, 0.5, 1.2
     w = np.exp(s * rng.standard_normal((updates, n)) - s * s / 2)
     gradients = np.array([1.0, 0.0]) + spread * rng.standard_normal((updates, n, 2))

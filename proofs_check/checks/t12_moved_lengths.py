@@ -84,9 +84,9 @@ def rollout(bandit: Bandit, name: str = "fspo") -> tuple[float, bool]:
 @near_miss("not stationary", other=True)
 @near_miss("the weight e^(S/L) of gspo", name="gspo")
 def fixed_points(rng: np.random.Generator, far: bool = False, other: bool = False, name: str = "fspo") -> Test:
-    """Test T12 (b) on six policies: a rollout of 20 clipped steps that starts at a stationary point (gradient 0) stays
-    there, and one that starts .001 away has nothing clipped. Falsified by x, the first starts x away from the point.
-    Near misses: ``far`` starts the second 1 away, ``other`` both elsewhere; ``name`` gspo has another gradient."""
+    """Test T12 (b) on six policies: 20 clipped steps from a stationary point (gradient 0) move nothing, and 20 from a
+    point .001 away clip nothing. Falsified by x, the first start x away from it. Near misses: ``far`` starts the second
+    1 away, ``other`` has no stationary points; ``name`` gspo, whose weight e^(S/L) makes another gradient."""
     policies = [stationary(rng) for _ in range(6)]
     if other:
         policies = [(make_bandit(rng, vocabulary=2, max_length=3, step=0.0), away) for _, away in policies]

@@ -49,10 +49,10 @@ def masses_by_length(table: Floats, drawn: np.ndarray) -> Floats:
 @near_miss("KL the other way round", swapped=True)
 @near_miss("responses that cannot be drawn counted", all_of_p=True)
 def after_prefix(rng: np.random.Generator, mass: bool = True, swapped: bool = False, all_of_p: bool = False) -> Test:
-    """Test T13 (a) and (b) over all responses that four samplers Q can draw, R being the log-ratio of the sampling
-    weights' policy P to Q and r its tokens: the means of e^R by length, and of e^r, r and k3 after each prefix, are the
-    probabilities and KL divergences of T13. Falsified by x, the test multiplies the stated means by 1 + x. Near misses:
-    ``mass`` False states the mean 1 of e^r, ``swapped`` KL(P || Q), ``all_of_p`` counts what Q cannot draw."""
+    """Test T13 (a) and (b) over all responses that four samplers Q can draw; R is the log-ratio of the sampling
+    weights' policy P to Q, r that of a token. The means of e^R by length and of e^r, r, k3 after each prefix are as T13
+    says. Falsified by x: the stated means times 1 + x. Near misses: ``mass`` False states the mean 1 of e^r,
+    ``swapped`` KL(P || Q) for KL(Q || P), ``all_of_p`` counts also P's responses that Q cannot draw."""
     stated, exact, slack = [], [], []
     for sampler in SAMPLERS:
         chain = make_chain(rng, max_length=4, **sampler)
@@ -175,8 +175,8 @@ def bias(rng: np.random.Generator, sign: float = 1.0, weighted: bool = True, inn
 @near_miss("second moments over all lengths", centred=False)
 def bound_reached(rng: np.random.Generator, centred: bool = True) -> Test:
     """Test T13 (d)'s bound on the part of the bias inside lengths (`bias_parts`), for 60 draws of 40 responses: it
-    holds for random gradients, and is reached by the factor's error times one vector. Falsified by x: the bound times 1
-    - x, the reached one times 1 + x. The near miss, ``centred`` False, has moments over all lengths."""
+    holds for random gradients; gradients that are the factor's error times a vector reach it. Falsified by x: the bound
+    times 1 - x, the reached one times 1 + x. The near miss, ``centred`` False: moments without means removed."""
     values, bounds, reached = [], [], []
     for _ in range(60):
         lengths, p = rng.integers(1, 5, 40), rng.dirichlet(np.ones(40))

@@ -40,12 +40,12 @@ def quantile(excess: Floats, target: float) -> float:
 
 
 def recursion(rng: np.random.Generator, rising: bool, first_gain: bool, less: float) -> list[tuple[float, float, str]]:
-    """Return pairs of a number and T14's bound of it, with a name, for 60 made-up runs of the recursion theta += G
-    (alpha - accepted share) with falling gains G: the error of the mean acceptance, and D, the largest less the least
-    theta. In each update a share ``still`` < alpha of the rows is accepted at any theta, the others from one log excess
-    on: random in [0, B], or, to spread theta most, B until theta gets there, then 0 until theta is below it, and so on.
-    Under equal gains theta then falls just to 0, so that D is near its bound B + G_1. Near misses (`long_run`):
-    ``rising`` gains; ``first_gain`` for the last in the error's bound; ``less``, taken from D's bound."""
+    """Return triples of a number, T14's bound on it and a name, from 60 made-up runs of theta += G (alpha - accepted
+    share) with falling or equal gains G: the error of the mean acceptance; and D, the largest less the least theta. In
+    each update a part below alpha of the rows is accepted at any theta, the others only from one log excess on: random
+    in [0, B], or, to spread theta most, B until theta gets there, then 0 until theta is below it, and so on. Under
+    equal gains theta then falls just to 0, so that D is near its bound B + G_1. Near misses (`long_run`): ``rising``
+    gains; ``first_gain`` for the last in the error's bound; ``less``, taken from D's bound."""
     found = []
     for i in range(60):
         alpha, T = float(rng.uniform(0.1, 0.9)), int(rng.integers(1, 40))

@@ -56,16 +56,15 @@ def theorems(texts: Mapping[str, str]) -> list[str]:
 
 
 def printed(folder: Path = SCRIPTS) -> dict[str, str]:
-    """Return what Coq prints of each theorem of the scripts, by name, and under the name `AXIOMS` the axioms on which
-    they rest. The answer is stored in the cache by the scripts' text and Coq's version.
+    """Return what Coq prints of each theorem of the scripts, by name, of all definitions (name `DEFINITIONS`), and of
+    the axioms on which all rest (`AXIOMS`). The answer is cached under the scripts' text and Coq's version.
 
     Raises
     ------
     CoqMissing
         If there is no coqc on the PATH.
     CoqRefused
-        If coqc does not accept a script.
-    """
+        If coqc does not accept a script."""
     return blocks(answered(folder))
 
 

@@ -90,8 +90,8 @@ def matching_means(model: LogRatioModel) -> TokenMeans:
 
 
 def numbers_of(lengths: ArrayLike) -> Floats:
-    """Return lengths as float64. Along an axis on which the given array only repeats its entries (by np.broadcast_to),
-    the result has one entry; it broadcasts to the given shape."""
+    """Return lengths as float64, of a shape that broadcasts to the given one: an axis along which np.broadcast_to
+    repeats the same entries has one entry, so that formulas are computed once."""
     given = np.asarray(lengths)
     once = tuple(slice(None) if stride else slice(0, 1) for stride in given.strides)
     return given[once].astype(np.float64, copy=False)

@@ -34,7 +34,7 @@ class StoppedChain(SummedTokens):
     start : array (K,)
         Probabilities of the first token's K states, the same for the old and the new policy.
     moves, ends : arrays (2, K, K), (2, K)
-        Those of the old (0) and new (1) policy; a row of moves with its end sums to 1. Both have the same zeros."""
+        The old (0) and the new (1) policy's; of each, row i of moves and ends[i] sum to 1. Both have the same zeros."""
 
     start: Floats
     moves: Floats

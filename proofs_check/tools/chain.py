@@ -18,8 +18,8 @@ as arguments of `make_chain`."""
 
 
 def truncated(theta: Floats, top_p: float = 1.0, top_k: int | None = None) -> Floats:
-    """Return the logits ``theta`` (T, V + 1, V + 1) with -inf for every next symbol that truncated sampling leaves out.
-    Top-p keeps the fewest most likely symbols that sum to at least ``top_p`` in (0, 1], top-k the ``top_k`` first."""
+    """Return the logits ``theta`` (T, V + 1, V + 1) with -inf for each next symbol that truncated sampling leaves out.
+    Top-p keeps the fewest most likely symbols that sum to ``top_p`` in (0, 1] or more; top-k, ``top_k`` of them."""
     order = np.argsort(-theta, axis=-1, kind="stable")
     ranked = np.take_along_axis(next_symbol(theta), order, axis=-1)
     keep = np.cumsum(ranked, axis=-1) - ranked < top_p - 1e-12

@@ -119,7 +119,7 @@ def at_most(values: ArrayLike, bounds: ArrayLike, rounding: float = 0.0, kind: A
 
 def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: ArrayLike, unit: str) -> Test:
     """Test that each vector found is the stated one of the same place, up to the distance ``tolerance`` (one number, or
-    one for each pair); ``unit`` names it. Falsified by x, the test multiplies the stated vectors by 1 + x."""
+    one for each pair); ``unit`` names what is measured. Falsified by x, it multiplies the stated vectors by 1 + x."""
     pairs = [(np.atleast_1d(one), np.atleast_1d(other)) for one, other in zip(found, stated, strict=True)]
 
     def test(x: float) -> Outcome:
@@ -130,7 +130,7 @@ def vectors(found: Sequence[ArrayLike], stated: Sequence[ArrayLike], tolerance: 
 
 def unbroken(breaks: Callable[..., bool], cases: Sequence[tuple[Any, ...]], of: str) -> Test:
     """Test that no case is a counterexample of a statement. ``breaks(x, *case)`` says in exact counts whether a case is
-    one if the statement is made false by x; ``of`` says in the outcome what the cases are."""
+    one if the statement is made false by x. Minus their number is the margin; ``of`` names the cases in the note."""
 
     def test(x: float) -> Outcome:
         found = sum(breaks(x, *case) for case in cases)
