@@ -123,9 +123,8 @@ def main() -> None:
 
 
 def commands(run: Path) -> dict[str, Any]:
-    """Time `fspo check`; analyse, doctor, figures and report on the run ``run``; refusals of `fspo train` for another
-    run's folder, a missing model, an unknown rule. Return each by name as `timed` gives it, log rows, and the machine.
-    """
+    """Time `fspo check`, analyse, doctor, figures and report on the run ``run``, and refusals of `fspo train`: another
+    run's folder, no such model, no such rule. Return what `timed` gives by command, log rows, and the machine."""
     with tempfile.TemporaryDirectory() as scratch:
         words: dict[str, Any] = {name: (name, str(run)) for name in ("analyse", "doctor", "figures", "report")}
         words["check"] = ("check", "--output", scratch)

@@ -89,8 +89,8 @@ Found = tuple[str, str, str, str, float]
 
 
 def of_ranges(rows: Rows) -> Iterator[Found]:
-    """Yield clip rates, and their slopes on length, of the rules at default ranges, at other ranges and with a dual
-    clip; ``rows`` have A != 0."""
+    """Yield clip rates and their slopes (change of the log clip rate for each doubling of the length) of the rules at
+    default ranges, at other ranges and with a dual clip; ``rows`` have A != 0."""
     tried = [(name, "default", preset(name).rule) for name in COMPARED]
     for name, (letter, ranges) in VARIED.items():
         rule = preset(name).rule
@@ -220,8 +220,7 @@ def _setting(source: str, target: float) -> str:
 
 
 def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, int, float]]:
-    """Yield the fields of `BinRate` but the key: rule, clip_rate (which sets the range), ..., rate (that of the bin).
-    """
+    """Yield the fields of `BinRate` but the key; clip_rate is what the range is set to, rate that of the bin."""
     for clip_rate in CLIP_RATES:
         for name in COMPARED:
             cut = clipped_offline(preset(name).rule, rows, clip_rate)

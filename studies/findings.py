@@ -153,7 +153,7 @@ def panel_words(task: str, table: Frame) -> str:
 
 @styled
 def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
-    """Draw the clip rate by length of the compared rules: tasks beside each other, clip rates below each other."""
+    """Draw clip rates by length, means over seeds: a curve a rule, a column a task, a row an overall clip rate."""
     data = of_bins[(of_bins.sign == "both") & of_bins.rule.isin(COMPARED)]
     data = data[2 * data.seeds > data.groupby("task").seeds.transform("max")]  # lengths that most seeds have
     tasks, rates = [t for t in TASKS if (data.task == t).any()], sorted(data.clip_rate.unique())
@@ -180,7 +180,7 @@ def who_is_clipped(of_bins: Frame, style: Style) -> Figure:
 
 @styled
 def fair_exponents(numbers: Frame, style: Style) -> Figure:
-    """Draw the fair exponent by clip rate, of both signs together and of each: a panel for each task."""
+    """Draw the fair exponent by clip rate, means over seeds, for both signs of A and each: a panel for each task."""
     data = numbers[(numbers.quantity == "fair exponent") & (numbers.runs == "unclipped")]
     data = data.assign(rate=as_share(data.setting))
     words = {"A != 0": SIGNS["all"], "A < 0": SIGNS["negative"], "A > 0": SIGNS["positive"]}
@@ -203,7 +203,7 @@ def fair_exponents(numbers: Frame, style: Style) -> Figure:
 
 @styled
 def lost_direction(numbers: Frame, style: Style) -> Figure:
-    """Draw the cosine of clipped and unclipped gradient, and which share of the lost direction is between lengths."""
+    """Draw means over seeds: the cosine of clipped and unclipped gradient; the share of the loss between lengths."""
     quantities = {"cosine": "cosine with the unclipped update",
                   "share of the loss between strata of length": "share of the loss between lengths"}  # fmt: skip
     data = numbers[numbers.quantity.isin(list(quantities)) & numbers.rule.isin(COMPARED)]
@@ -252,7 +252,7 @@ def of_arm(name: str) -> Look:
 
 @styled
 def training(rollouts: Frame, style: Style) -> Figure:
-    """Draw the training reward by rollout on chain-add: a panel for each kind of runs that there is."""
+    """Draw the training reward by rollout on chain-add, means over seeds: a panel for each kind of runs there is."""
     known = {arm: of_arm(arm) for arm in ARMS}
     data = rollouts[rollouts.task == "chain-add"]
     told = data.seeds >= FEW  # an interval over fewer seeds covers the panel and says nothing
