@@ -102,7 +102,7 @@ def dependencies(config: WarmupConfig, task: TeachingTask) -> dict[str, Any]:
 
 def _fill(folder: Path, config: WarmupConfig, task: TeachingTask, depends: dict[str, Any]) -> None:
     """Train the embedded model on worked solutions, with one seed after another, until a model reaches the accuracy
-    ``config.min_accuracy``; write that model to ``folder``."""
+    ``config.min_accuracy``; write it to ``folder``, with ``depends`` (from `dependencies`) in its summary."""
     best = 0.0
     for attempt in range(config.attempts):
         trial = replace(config, seed=config.seed + attempt)

@@ -77,7 +77,7 @@ def objective(
         correction.
     correction : Rule, optional
         A rule on the engine or the rollout-policy ratio. The factor M w that it leaves each response or token
-        multiplies value and gradient.
+        multiplies the value and the gradient of the clip rule's surrogate term (`surrogate`).
     correction_m : float or Tensor (B,), optional
         Drift of the correction's band, nats per token; needed if the correction has a drift. It is
         ``correction.centre(stats)``, where ``stats`` are such sums as for ``m``, with s the token log-ratio of the

@@ -126,8 +126,8 @@ def _activations(config: TrainConfig, cpu: bool, shape: PretrainedConfig, comput
     """Return the bytes of an update's forward and backward pass by name: activations, logits, and freed blocks, which
     the heap keeps. ``cpu`` says whether the run trains on CPUs, ``compute`` is the type in which the model computes.
     `update_pass` measures 1 and 2 decoder layers; more are extrapolated linearly, because all have the same shapes.
-    What the full vocabulary takes more than one of 8 tokens is counted as logits. The number of logits held at a time
-    follows in training from the tensors' device, and is given here because the fake tensors are always on the CPU."""
+    The logits' bytes are the peak less that with a vocabulary of 8. How many logits are held at a time follows in
+    training from the tensors' device; here it is passed on, because the fake tensors are always on the CPU."""
     tile = TILE.get("cpu" if cpu else "gpu", TILE_ELSEWHERE) if shape.vocab_size >= BIG_VOCABULARY else None
     dtype: Dtype = "bfloat16" if compute == torch.bfloat16 else "float32"
     given = dtype, config.model, config.sampling.temperature, config.batch.logits or tile
@@ -150,8 +150,8 @@ def _generate(
     """Return the bytes by name that sampling with engine "generate" or "fast" needs beside the weights: a copy of the
     ``total`` weights in the sampling precision, the key-value cache, the pass over the prompts, and the next token's
     logits. ``compute`` is the type in which the model computes. ``generate`` reads a prompt once for each of its
-    responses, ``fast`` once in all. A pass without gradients takes 3 (hidden size + MLP's hidden size) entries a token
-    (measured: within .03 for Qwen3's shapes)."""
+    responses, ``fast`` once in all. Activations without gradients are taken as 3 (hidden size + MLP's hidden size)
+    entries a token (measured: within .03 for Qwen3's shapes)."""
     parts = {}
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute

@@ -17,7 +17,7 @@ LESS = {
 
 def table(found: MemoryPlan) -> str:
     """Return the plan as a text table: GiB of weights, optimizer, activations and so on (rows) in each phase
-    (columns)."""
+    (columns), with their sum in a last row."""
     rows = list(dict.fromkeys(part for parts in found.phases.values() for part in parts))
     lines = [("GiB", list(found.phases))]
     lines += [(row, [f"{p[row] / GIB:.2f}" if row in p else "" for p in found.phases.values()]) for row in rows]
@@ -26,7 +26,7 @@ def table(found: MemoryPlan) -> str:
 
 
 def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
-    """Return a text, the memory that a training run needs on ``machine``, and True if the run fits, else False."""
+    """Return (text, fits): the memory that a training run needs on ``machine``, in words, and whether it fits."""
     shape = shape_of(config.model.name_or_path)
     found = plan(config, machine, shape)
     phase = max(found.totals, key=found.totals.__getitem__)

@@ -27,10 +27,10 @@ CONVERTED_WEIGHTS = 2**23
 
 
 def tile_shape(tokens: int, vocabulary: int, device: torch.device, logits: int | None = None) -> tuple[int, int]:
-    """Return the shape of a tile with at most ``logits`` logits: its numbers of tokens and of vocabulary entries.
+    """Return how many of the ``tokens`` and of the ``vocabulary`` entries a tile of at most ``logits`` logits spans.
 
-    A tile is square, unless there are fewer tokens than a square tile has rows: then a tile has all tokens and more
-    vocabulary entries."""
+    None (or 0) for ``logits`` means 2^20 on a CPU ``device``, 2^24 on others. A tile is square where it can be: if the
+    tokens are fewer it has all of them and more entries; if the entries are fewer it has all of them."""
     budget = logits or TILE.get(device.type, TILE_ELSEWHERE)
     rows = max(1, min(tokens, isqrt(budget)))
     return rows, max(1, min(vocabulary, budget // rows))
@@ -141,16 +141,16 @@ class _Logits:
             yield rows, x
 
     def relative(self, x: Float[Tensor, "rows columns"], top: Float[Tensor, " rows"]) -> Float[Tensor, "rows columns"]:
-        """Turn logits ``x`` in place into ``(x - top) / temperature`` and return them; ``top`` is one logit a token.
+        """Turn logits ``x`` in place into ``(x - top) / temperature`` and return them.
 
-        Subtracting before dividing keeps digits that the division of a large logit would round away."""
+        ``top`` is each token's largest logit so far. Subtracting it before dividing keeps digits of large logits."""
         x -= top[:, None]
         if self.temperature != 1.0:
             x /= self.temperature
         return x
 
     def add_product(self, total: Float[Tensor, "i k"], a: Float[Tensor, "i j"], b: Float[Tensor, "j k"]) -> None:
-        """Add ``a @ b`` to ``total``, which has the wide type (float32 or float64)."""
+        """Add ``a @ b`` to ``total`` in place; ``total`` has the type of the logits, float32 or float64."""
         if self.mixed:
             # torch.addmm_ with 16-bit factors and a float32 total exists only from torch 2.10 on
             total += torch.mm(a.to(self.dtype), b, out_dtype=self.wide)
@@ -166,7 +166,7 @@ def _places(targets: Int64[Tensor, " N"], block: slice) -> tuple[Bool[Tensor, "N
 
 
 class _LinearLogProbs(torch.autograd.Function):
-    """The autograd function behind `linear_log_probs`."""
+    """The autograd function behind `linear_log_probs`; both of its passes go through the logits tile by tile."""
 
     @staticmethod
     def forward(

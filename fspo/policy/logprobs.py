@@ -282,7 +282,7 @@ def _answering(head: nn.Linear, asked: _Asked, keeps: bool) -> Iterator[list[Ten
 
 def _untouched(answer: Tensor, count: int) -> Float[Tensor, " N"] | None:
     """Return the N = ``count`` log-probs in a model's output ``answer``, (1, 1, N + 3) from `_answering`; None if the
-    test numbers after them have changed, because such a model changes logits after its output layer too."""
+    test numbers after them have changed: then the model has changed the log-probs too, as it changes its logits."""
     probe = torch.tensor(_PROBE, dtype=answer.dtype, device=answer.device)
     exact = answer.dtype in (torch.float32, torch.float64) and answer.shape == (1, 1, count + len(probe))
     return answer[0, 0, :count] if exact and torch.equal(answer[0, 0, count:].detach(), probe) else None

@@ -188,7 +188,7 @@ class ScoreHooks:
         return Tap.apply(output, last[3], receive)  # type: ignore[return-value]
 
     def owns(self, hook: object) -> bool:
-        """Return whether a forward hook of a module was set by this object."""
+        """Return whether the forward hook ``hook``, found on a module, was set by this `ScoreHooks`."""
         return hook in self._rules.values()
 
     def listener(
@@ -196,8 +196,8 @@ class ScoreHooks:
     ) -> HeadListener | None:
         """Return a listener that adds ``head``'s part to the scores; ``head`` is an output layer that computes the
         log-probs of N tokens tile by tile. ``hidden`` (N, H) is its input at the positions that predict these tokens,
-        ``rows`` (N,) each token's response, 0 to B - 1. The hook on ``head`` skips its next forward pass. The result is
-        None if the layer has no trainable parameter or gradients are switched off."""
+        ``rows`` (N,) each token's response, 0 to B - 1. Lest ``head`` be scored twice, its own forward hook does
+        nothing at its next call. Return None if no parameter of it is trainable or gradients are switched off."""
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():
             return None

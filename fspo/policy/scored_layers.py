@@ -70,7 +70,7 @@ class HeadListener:
         self._bias: torch.Tensor | None = None
 
     def begin(self, vocabulary: int, dtype: torch.dtype) -> bool:
-        """Begin a backward pass of a layer with V = ``vocabulary`` outputs: set its sums, of type ``dtype``, to 0.
+        """Begin a backward pass of a layer with V = ``vocabulary`` outputs: set what is collected to 0, type ``dtype``.
         Return True if the caller need not compute the gradients of the layer's weight and bias, because the pass is for
         scores only (``alone``); autograd does not tell the caller so."""
         self._matrix = self.sketcher.matrix(self.key, vocabulary, dtype)
@@ -80,9 +80,9 @@ class HeadListener:
         return self.alone()
 
     def tile(self, delta: Float[torch.Tensor, "rows columns"], rows: slice, columns: slice) -> None:
-        """Add ``delta``, the logits' gradient at tokens ``rows`` and vocabulary entries ``columns``, to what is kept:
-        its product with the projection to (N, k), and its sums over each response's tokens to the bias's (B, V).
-        ``delta`` is only read, and not kept: the caller writes the next tile into its memory."""
+        """Take in ``delta``, the gradient of S in the logits at tokens ``rows`` and vocabulary entries ``columns``: add
+        ``delta`` times the projection to the collected (N, k), and its sums over each response's tokens to the bias's
+        gradient (B, V). ``delta`` is not kept, because the caller writes the next tile into its memory."""
         assert self._left is not None
         if self._matrix is None:
             self._left[rows, columns] = delta
@@ -93,7 +93,7 @@ class HeadListener:
 
     def finish(self) -> None:
         """End a backward pass: call ``receive`` with each token's projected gradient of the logits, (N, k), and each
-        response's gradient of the bias, (B, V) or None, and forget both."""
+        response's gradient of the bias, (B, V) or None, and keep neither here."""
         left, bias, self._left, self._bias = self._left, self._bias, None, None
         assert left is not None
         self.receive(left, bias)

@@ -52,10 +52,10 @@ def calibrate(
     m: Real[Array, "#*rows"] | float | None = None,
     rate: Rate = "band",
 ) -> Rule:
-    """Return the rule with both half-widths multiplied by one factor, so that it accepts the share ``target`` of the
-    responses.
+    """Return the rule with both half-widths multiplied by one factor, so that it accepts the share ``target``.
 
-    Its acceptance on these responses is within 1/N of the target if no two of them have the same excess.
+    If no two responses that ``rate`` counts have the same excess, the acceptance that the returned rule has on them is
+    within one over their number of the target.
 
     Parameters
     ----------

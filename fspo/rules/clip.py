@@ -95,10 +95,10 @@ class Applied(NamedTuple):
 
     ``side`` is -1 for a response clipped at the lower edge, 0 for one not clipped, 1 at the upper edge, 2 at that of
     the dual clip. ``multiplier`` is M and ``weight`` the importance weight w. ``clipped_weight`` is M w, which
-    multiplies ``A * psi`` in the gradient; it is exact also where log M is held within +-80. ``edge_weight`` is the
-    importance weight at the edge that clips the response, or ``weight`` if none does; ``edge_weight * A`` is the
-    response's value in the objective. ``lo`` and ``hi`` are the edges, nats, ``in_band`` says whether lo <= S <= hi,
-    and ``capped`` whether the exponent of the weight exceeded 20."""
+    multiplies ``A * psi`` in the gradient; made without M, it is exact even where log M is held within +-80.
+    ``edge_weight`` is the importance weight at the edge that clips the response, or ``weight`` if none does;
+    ``edge_weight * A`` is the response's value in the objective. ``lo`` and ``hi`` are the edges, nats, ``in_band`` says
+    whether lo <= S <= hi, and ``capped`` whether the exponent of the weight exceeded 20."""
 
     # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]
@@ -141,7 +141,8 @@ class Clip(NamedTuple):
     weight: Weight
 
     def check(self, label: str) -> None:
-        """Raise UserError, begun with ``label``, if ``dual`` <= 1 or the three fields cannot be combined."""
+        """Raise UserError, begun with ``label``, if ``dual`` <= 1, or if the fields contradict each other: a dual clip
+        beside ``outside`` "cap" or "mask", or ``weight`` "none" with ``outside`` "truncate" or "cap"."""
         if self.dual is not None and not self.dual > 1:
             raise UserError(f"{label}: dual={self.dual} must be > 1; common values are 2 to 10")
         if self.dual is not None and self.outside == "cap":
@@ -166,8 +167,7 @@ class Clip(NamedTuple):
         return side
 
     def edge(self, S: Float[Array, "*rows"], side: Int8[Array, "*rows"], edges: Edges) -> Float[Array, "*rows"]:
-        """Return the edge of the band that clips each response, nats; for a response that is not clipped (``side`` 0),
-        its S."""
+        """Return the edge that clips each response, nats; for a response that is not clipped (``side`` 0), its S."""
         xp = array_namespace(S)
         edge = xp.where(side == 1, edges.hi, xp.where(side == -1, edges.lo, S))
         return edge if self.dual is None else xp.where(side == 2, self._dual_edge(edges), edge)
@@ -212,7 +212,7 @@ class Clip(NamedTuple):
         self, S: Float[Array, "*rows"], n: Float[Array, "*rows"], A: Float[Array, "*rows"], edges: Edges
     ) -> Applied:
         """Clip responses (or tokens) with log-ratios S, nats, over n tokens and advantages A at the ``edges`` of their
-        bands; all arrays have one shape. Return sides, multipliers and weights."""
+        bands; all arrays have one shape. Return what the rule did to each: sides, multipliers, weights, edges."""
         xp = array_namespace(S)
         side = self.side(S, A, edges)
         own, at_edge = (exponent(x, n, self.weight) for x in (S, self.edge(S, side, edges)))

@@ -47,8 +47,8 @@ class OnlineState:
         What is learnt (theta and eta of docs/theory.md section 2): the half-width is the template's times
         ``exp(log_scale + slope * z)``, where z is the standardized logarithm of the length.
     centre, spread : float
-        Mean and standard deviation (at least 1/2) of the logarithm of the length n over the responses of the first
-        update: z = (log n - centre) / spread. (Not the centre of the band.)
+        If the exponent is learnt: mean and standard deviation (at least 1/2) of log n, n the lengths of the responses
+        in the first update learnt from; z = (log n - centre) / spread. (Not the centre of the band.)
     """
 
     updates: int = 0
@@ -61,9 +61,9 @@ class OnlineState:
 class OnlineRule:
     """A rule whose band changes after each update to reach a target acceptance.
 
-    A band whose exponent is learnt on responses with non-zero advantage has two sides, each with a range and an
-    exponent of its own: the lower one learns from the responses with A < 0, which it alone can clip, the upper one from
-    those with A > 0. Every other band has one factor, and at most one exponent, for both half-widths.
+    A band has two sides, each with a range and an exponent of its own, if ``adapt`` is "exponent", ``target_rate`` is
+    "update" and ``outside`` is "drop" or "truncate": the lower side learns from the responses with A < 0, the upper one
+    from those with A > 0. Every other band has one factor, and at most one exponent, for both half-widths.
 
     Parameters
     ----------
@@ -161,9 +161,9 @@ class OnlineRule:
     def _step(self, s: OnlineState, excess: Float[np.ndarray, " N"], log_n: Float[np.ndarray, " N"]) -> bool:
         """Change ``s.log_scale`` (theta of T14) and ``s.slope`` after one update; ``log_n`` (N,) are logs of lengths.
 
-        The first call sets the factor at which the target share of these responses is accepted, or returns False if
-        there is none. Each later call adds the gain (at least `GAIN`) times the mean of d to the log scale and, if the
-        exponent is learnt, of d z to the slope: d = target - 1 if accepted, else target; z is as in `OnlineState`."""
+        The first call sets the factor at which the target share of the responses is accepted; it returns False if no
+        factor is. Later calls add to the log scale the gain (>= `GAIN`) times the mean of d, and to a learnt slope the
+        gain times the mean of d z. Here d = target - 1 for an accepted response, else target; z: `OnlineState`."""
         with_slope = self.template.adapt == "exponent"
         if s.updates == 0:
             try:
@@ -185,7 +185,7 @@ class OnlineRule:
 
     @cached_property
     def _widest(self) -> float:
-        """Logarithm of the largest factor allowed on the half-widths of ``template``, the rule at the start.
+        """Logarithm of the largest factor allowed on the half-widths of the template, the rule at the start.
 
         At length 1 that factor makes the larger of the two half-widths MAX_HALF_WIDTH, 30 nats."""
         return math.log(MAX_HALF_WIDTH / max(float(w[0]) for w in self.template.half_widths(np.ones(1))))

@@ -196,8 +196,8 @@ class Rule:
         return scale * self.range_lo, upper * self.range_hi
 
     def with_dual_at(self, ratio: float) -> Rule:
-        """Return the rule with a dual clip whose edge, for one token (n = 1) and a band around 0, is the importance
-        ratio ``ratio``."""
+        """Return the rule with a dual clip whose edge, for one token (n = 1) and a band around 0, lies at the
+        importance weight exp(S) = ``ratio``, that is at S = log(ratio)."""
         return replace(self, dual=math.log(ratio) / float(self.half_widths(np.ones(1))[1][0]))
 
     def centre(self, stats: DriftStats | TokenMeans | None = None) -> Float[Array, " ..."] | float:

@@ -29,7 +29,7 @@ class CacheLayer(CacheLayerMixin):
         self.rows, self.capacity, self.length = rows, capacity, 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate both buffers, for ``rows`` responses of ``capacity`` tokens, like the first keys and values."""
+        """Allocate both buffers, for ``rows`` responses of ``capacity`` tokens, with heads and type of the given ones."""
         self.keys, self.values = (
             x.new_empty(self.rows, x.shape[1], self.capacity, x.shape[3]) for x in (key_states, value_states)
         )

@@ -15,7 +15,7 @@ INT8 = 127
 
 
 def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
-    """Return a copy of the model in a lower precision for sampling; the model itself for ``"same"``.
+    """Return a copy of the model for sampling, all in bfloat16 or with int8 weights; the model itself for ``"same"``.
 
     With ``"int8"`` the weight of each linear layer but the output layer is rounded to a multiple of its row's step,
     which is the row's largest absolute value / 127. Weights and activations are multiplied in the model's type, as by

@@ -127,7 +127,7 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
-    """Return the engine for ``wanted``, an engine or "auto"; raise UserError if "fast" is wanted and cannot run it."""
+    """Return the engine ``wanted``, or one for "auto"; raise UserError if "fast" is wanted and cannot run the model."""
     if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0

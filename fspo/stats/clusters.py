@@ -26,7 +26,7 @@ of LRE or of a slope; with fewer, the intervals hold the truth too rarely."""
 
 
 def too_few_showing(number: int) -> str:
-    """Return the text why an interval is missing where ``number`` clusters, too few, show the rarer of two outcomes."""
+    """Return the reason text for a missing interval: only ``number`` clusters have a row with the rarer outcome."""
     return f"too few: {number} clusters with a clipped response, or one that is not, and {MIN_SHOWING} are needed"
 
 
@@ -63,7 +63,7 @@ class Ratios:
 
     @property
     def shares(self) -> bool:
-        """Whether all these ratios are shares of rows or of weights: each cluster's numerator in each bin lies between
+        """Whether all ratios are shares of rows or of weights: each cluster's numerator in each bin lies between
         0 and the denominator."""
         return self.binary or bool(np.all((self.sums >= 0) & (self.sums <= self.base * (1 + 1e-9))))
 

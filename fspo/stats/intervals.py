@@ -40,8 +40,8 @@ def proportion_interval(
 ) -> tuple[Float64[np.ndarray, "*K"], Float64[np.ndarray, "*K"]]:
     """Return both ends of the Wilson interval of each of K shares p (``value``), ``variance`` the variance of p.
 
-    The sample size in Wilson's formula is p(1-p)/variance, but at most the number of rows, ``count``, and C if p is 0
-    or 1; C is the number of ``clusters``. The quantile is Student's t on C-1 degrees of freedom. NaN if C < 5."""
+    The sample size in Wilson's formula is C, the number of ``clusters``, if p is 0 or 1, else p(1-p)/variance, but at
+    most ``count``, the number of rows. The quantile is Student's t on C-1 degrees of freedom. NaN if C < 5."""
     p, v, n, c = (np.asarray(x, np.float64) for x in (value, variance, count, clusters))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         size = np.where((p > 0) & (p < 1), np.minimum(p * (1 - p) / v, n), c)

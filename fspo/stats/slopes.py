@@ -33,7 +33,7 @@ def cluster_slope(
     y: ArrayLike, x: ArrayLike, cluster: Integer[np.ndarray, " N"], weight: ArrayLike | None = None
 ) -> Slope:
     """Fit y on x and a constant by weighted least squares; return the slope of x, its cluster-robust (CR1) standard
-    error and Student's t interval, on one degree of freedom less than clusters with a row whose y is not the median.
+    error and Student's t interval on u - 1 degrees of freedom, u the number of clusters with a y that is no median.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def slope_of_sums(wxx: Float64[np.ndarray, " C"], wxy: Float64[np.ndarray, " C"]
         Sum of w over all rows.
     unusual : int
         Number of clusters with a row whose y is not the usual value (the median, or the commoner of two outcomes).
-        Below 10 the residuals do not show the slope's error, so no error and no interval is given.
+        Below 10 the residuals tell too little of the slope's error, so error and interval are NaN.
     """
     clusters, spread = len(wxx), float(np.sum(wxx))
     if clusters < MIN_CLUSTERS:

@@ -86,8 +86,8 @@ def _pairs(evaluation: bool) -> tuple[tuple[int, int], ...]:
 def _problem(config: ChainAddConfig, stream: str, seed: int, index: int) -> tuple[int, int, int, np.ndarray]:
     """Draw one example: return its number of additions n, start x and addend d, and further uniform numbers in [0, 1).
 
-    ``stream`` "warmup" gets 4 max_steps further numbers, four for each step, from which its worked solution is made.
-    The streams "train" and "eval" get none."""
+    ``stream`` "warmup" gets 4 max_steps further numbers, four for each step, from which its worked solution is made;
+    "train" and "eval" get none. All depend on the stream, ``seed``, ``config.seed`` and ``index``."""
     if index < 0:
         raise UserError(f"chain-add example {index} does not exist: use an index of 0 or more")
     spare = 4 * config.max_steps if stream == "warmup" else 0

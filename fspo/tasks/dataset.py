@@ -38,8 +38,8 @@ class DatasetConfig:
         Share of the prompts to hold out, at least one prompt, chosen by ``seed``. 0 holds out none.
     prompt_column, answer_column : str, optional
         Names of the columns. A prompt is text or a list of ``{"role", "content"}`` messages; an answer is a number or
-        text; of a text that holds ``####``, only what follows it. A dot leads into a nested column. By default the
-        first pair in `fspo.tasks.known_sets.COLUMNS` that the first row has.
+        text, of which only what follows ``####``, if it occurs, is used. A dot leads into a nested column. By default
+        the first pair in `fspo.tasks.known_sets.COLUMNS` that the first row has.
     suffix : str
         Text put after a prompt, for example ``"\\nPut the final answer in \\boxed{}."``.
     judge : VerifierConfig
@@ -89,7 +89,7 @@ def _answer(value: Any) -> str:
 
 
 def _example(config: DatasetConfig, columns: tuple[str, str], row: Any, prompt_id: str) -> Example:
-    """Make the example in a row, whose prompt and answer ``columns`` name; raise ValueError, with a fix, if unfit."""
+    """Return a row's example, made from the two ``columns`` of prompt and answer; if unusable, ValueError says why."""
     prompt, given = (_cell(row, column) for column in columns)
     for value, option, column in ((prompt, "prompt_column", columns[0]), (given, "answer_column", columns[1])):
         if value is None:
@@ -132,7 +132,7 @@ class DatasetTask:
         self._examples: dict[str, list[Example]] = {"train": kept, "eval": list(held_out.values())}
 
     def _load(self, path: str, split: str, prefix: str) -> dict[str, Example]:
-        """Return a source's examples by prompt (as JSON), in order, the first of each; ids begin with ``prefix``."""
+        """Return prompt (as JSON) -> example of the first row with it, in order; prompt ids start with ``prefix``."""
         columns: tuple[str, str] | None = None
         examples: dict[str, Example] = {}
         repeated = conflicts = 0

@@ -64,7 +64,7 @@ def _limit_memory(gib: float) -> None:
 
 
 def _call(kwargs: Mapping[str, Any]) -> tuple[float, str]:
-    """Run one verification; return its value and its error message ('' when there is none)."""
+    """Call this worker's verifier with ``kwargs``; return its value (0 if it failed) and error message ('' if none)."""
     if _verify is None:
         return 0.0, f"the verifier could not be loaded ({_setup_error})"
     try:

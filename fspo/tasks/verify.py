@@ -48,8 +48,8 @@ class VerifierConfig:
 
 
 def normalise(text: str) -> str:
-    """Return a text in a form in which equal answers are equal: Unicode NFKC, each run of white space one blank, none
-    at the ends."""
+    """Return a text in a form in which equal answers are the same string: Unicode NFKC, each run of white space made
+    one blank, none at the ends."""
     return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
