@@ -70,8 +70,8 @@ def train(config: WarmupConfig, task: TeachingTask, model: PreTrainedModel | Non
 
 
 def learning_rate_scale(step: int, steps: int) -> float:
-    """Return the factor on Muon's and AdamW's learning rates at optimizer step ``step`` of ``steps``: a linear ramp up
-    to 1 over the first 100 steps (at most all), times half a cosine wave that falls from 1 to .05 over all steps."""
+    """Return the factor on Muon's and AdamW's learning rates at optimizer step ``step`` of ``steps``: a linear ramp to
+    1 over the first 100 steps (or all, if fewer), times half a cosine wave that falls from 1 to .05 over all steps."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     ramp = min(1.0, (step + 1) / min(_RAMP_STEPS, steps))
     return ramp * (_LEARNING_RATE_FLOOR + (1 - _LEARNING_RATE_FLOOR) * cosine)

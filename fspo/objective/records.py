@@ -103,9 +103,9 @@ def clip_columns(
     advantages: Float[Tensor, " B"],
     m: Float[Tensor, " B"] | float | None,
 ) -> dict[str, Shaped[Tensor, " B"]]:
-    """Return what a rule did to each response: 13 fields of `Records` by name, (B,), from its side, multiplier and
-    weights to numbers of clips. ``applied`` is the rule's result for each response (B,), or each token (B, T).
-    Responses with A = 0 count no clips. ``m`` is the drift of the band, nats per token; None counts as 0."""
+    """Return what a rule did to each response, as fields (B,) of `Records` by name: side, multiplier, weights, edges,
+    drift, band_accept, capped, numbers of clips (0 where A = 0). ``applied`` is the rule's result for each response
+    (B,), or each token (B, T), and ``m`` the drift of the band, nats per token; None counts as 0."""
     per_token = applied.side.ndim == 2
     active = (advantages != 0) & mask.any(-1)
     active = active[:, None] & mask if per_token else active

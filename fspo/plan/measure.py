@@ -104,8 +104,8 @@ def update_pass(
     logits: int | None,
 ) -> int:
     """Return the peak bytes of a forward and backward pass over a microbatch of (responses, tokens of each prompt,
-    tokens of each response), beside the model's weights and gradients. The gradients exist before the pass, as before
-    every microbatch but an update's first. ``shape`` is the model's configuration, ``dtype`` the type of its weights,
+    tokens of each response), not counting weights and gradients. The gradients exist before the pass, as before every
+    microbatch but an update's first. ``shape`` is the model's configuration, ``dtype`` the type of its weights,
     ``model`` tells gradient checkpointing and LoRA, ``logits`` is the largest number of logits held at a time."""
     rows, prompt, response = microbatch
     # One response is a token shorter, so that the microbatch is padded as a real microbatch is.

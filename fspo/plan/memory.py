@@ -150,8 +150,8 @@ def _generate(
     """Return the bytes by name that sampling with engine "generate" or "fast" needs beside the weights: a copy of the
     ``total`` weights in the sampling precision, the key-value cache, the pass over the prompts, and the next token's
     logits. ``compute`` is the type in which the model computes. ``generate`` reads a prompt once for each of its
-    responses, ``fast`` once in all. Activations without gradients are taken as 3 (hidden size + MLP's hidden size)
-    entries a token (measured: within .03 for Qwen3's shapes)."""
+    responses, ``fast`` once in all. The pass over the prompts is taken to hold 3 (hidden size + MLP's hidden size)
+    numbers a token (measured: within .03 for Qwen3's shapes)."""
     parts = {}
     if config.sampling.precision != "same":
         compute = torch.bfloat16 if config.sampling.precision == "bfloat16" else compute

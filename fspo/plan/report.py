@@ -26,7 +26,7 @@ def table(found: MemoryPlan) -> str:
 
 
 def report(config: TrainConfig, machine: MachineConfig) -> tuple[str, bool]:
-    """Return (text, fits): the memory that a training run needs on ``machine``, in words, and whether it fits."""
+    """Return the plan of a run on ``machine`` as text (with what to change, if it does not fit), and if it fits."""
     shape = shape_of(config.model.name_or_path)
     found = plan(config, machine, shape)
     phase = max(found.totals, key=found.totals.__getitem__)

@@ -197,7 +197,7 @@ class ScoreHooks:
         """Return a listener that adds ``head``'s part to the scores; ``head`` is an output layer that computes the
         log-probs of N tokens tile by tile. ``hidden`` (N, H) is its input at the positions that predict these tokens,
         ``rows`` (N,) each token's response, 0 to B - 1. Lest ``head`` be scored twice, its own forward hook does
-        nothing at its next call. Return None if no parameter of it is trainable or gradients are switched off."""
+        nothing at its next call. Return None if ``head`` has nothing trainable or gradients are switched off."""
         site = self._sites.get(head)
         if site is None or not torch.is_grad_enabled():
             return None

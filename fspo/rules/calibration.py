@@ -54,8 +54,8 @@ def calibrate(
 ) -> Rule:
     """Return the rule with both half-widths multiplied by one factor, so that it accepts the share ``target``.
 
-    If no two responses that ``rate`` counts have the same excess, the acceptance that the returned rule has on them is
-    within one over their number of the target.
+    On the K responses that ``rate`` counts, the returned rule's acceptance is within 1/K of ``target`` if no two of
+    them have the same excess.
 
     Parameters
     ----------

@@ -97,8 +97,8 @@ class Applied(NamedTuple):
     the dual clip. ``multiplier`` is M and ``weight`` the importance weight w. ``clipped_weight`` is M w, which
     multiplies ``A * psi`` in the gradient; made without M, it is exact even where log M is held within +-80.
     ``edge_weight`` is the importance weight at the edge that clips the response, or ``weight`` if none does;
-    ``edge_weight * A`` is the response's value in the objective. ``lo`` and ``hi`` are the edges, nats, ``in_band`` says
-    whether lo <= S <= hi, and ``capped`` whether the exponent of the weight exceeded 20."""
+    ``edge_weight * A`` is the response's value in the objective. ``lo`` and ``hi`` are the edges, nats, ``in_band``
+    says whether lo <= S <= hi, and ``capped`` whether the exponent of the weight exceeded 20."""
 
     # int8: -1 clipped at the lower edge, 0 not clipped, 1 at the upper edge, 2 at the edge of the dual clip
     side: Int8[Array, "*rows"]

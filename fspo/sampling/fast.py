@@ -29,7 +29,7 @@ class CacheLayer(CacheLayerMixin):
         self.rows, self.capacity, self.length = rows, capacity, 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate both buffers, for ``rows`` responses of ``capacity`` tokens, with heads and type of the given ones."""
+        """Allocate buffers for ``rows`` responses of ``capacity`` tokens, with heads, size and type as given here."""
         self.keys, self.values = (
             x.new_empty(self.rows, x.shape[1], self.capacity, x.shape[3]) for x in (key_states, value_states)
         )
@@ -65,8 +65,8 @@ class CacheLayer(CacheLayerMixin):
             buffer[place, :, : self.length] = buffer[origin, :, : self.length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the two numbers from which transformers builds the attention mask of ``query_length`` new tokens: how
-        many keys there are with them, and an offset, 0."""
+        """Return the two numbers from which transformers builds the attention mask of ``query_length`` new tokens: the
+        number of keys, those of the new tokens included, and an offset, 0."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:

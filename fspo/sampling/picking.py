@@ -66,8 +66,8 @@ def _inverse_cdf(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float) -> 
 
 
 class Noise:
-    """Uniform random numbers in [0, 1) for a batch of responses; those of one depend on seed, rollout and its key in
-    ``keys`` (B,). They are computed for a block of token positions at a time."""
+    """Uniform random numbers in [0, 1) for a batch of responses; those of one response depend on seed, rollout and its
+    key in ``keys`` (B,). They are computed for a block of token positions at a time."""
 
     def __init__(self, seed: int, rollout: int, keys: np.ndarray) -> None:
         self.seed, self.rollout, self.keys = seed, rollout, keys

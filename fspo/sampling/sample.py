@@ -88,8 +88,7 @@ def sample(
     Raises
     ------
     UserError
-        If prompts or keys are not valid, prompt and response may exceed the model's positions, or logits are not
-        finite.
+        For invalid prompts or keys, more tokens than the model may have positions for, or logits that are not finite.
     """
     keys = np.asarray(keys)
     eos = [eos_token_id] if isinstance(eos_token_id, int) else [int(token) for token in eos_token_id]
@@ -127,7 +126,8 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.float32), False)
 
 
 def choose_engine(model: PreTrainedModel, wanted: str) -> str:
-    """Return the engine ``wanted``, or one for "auto"; raise UserError if "fast" is wanted and cannot run the model."""
+    """Return the engine ``wanted``; for "auto" return "fast" if it can run the model and this is small or on a CPU,
+    else "generate". Raise UserError if "fast" is wanted and cannot run the model."""
     if wanted in ("generate", "vllm"):
         return wanted
     fits = plain_attention_layers(model) > 0

@@ -154,8 +154,8 @@ def run_vllm(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Send the model's weights to the server, then sample a response, which a token in ``eos`` ends, to each prompt.
 
-    Yields for each its tokens int64 (L,), their log-probs float32 (L,), nats, under the distribution that drew them (0
-    if greedy), and whether the token limit ended it. Raises UserError if the server does not answer or fails."""
+    Yields for each response its tokens int64 (L,), their log-probs float32 (L,), nats, under the distribution that
+    drew them (0 if greedy), and whether the token limit ended it. Raises UserError if the server is silent or fails."""
     check_alone(PartialState().num_processes, hasattr(model, "peft_config"))
     name = server.send(model, eos[0])
     # Give no seed: it would apply to a request, so equal prompts in the request would get equal responses.

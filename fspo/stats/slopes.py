@@ -33,7 +33,7 @@ def cluster_slope(
     y: ArrayLike, x: ArrayLike, cluster: Integer[np.ndarray, " N"], weight: ArrayLike | None = None
 ) -> Slope:
     """Fit y on x and a constant by weighted least squares; return the slope of x, its cluster-robust (CR1) standard
-    error and Student's t interval on u - 1 degrees of freedom, u the number of clusters with a y that is no median.
+    error and Student's t interval on u - 1 degrees of freedom, u the number of clusters with a y off the median.
 
     Parameters
     ----------

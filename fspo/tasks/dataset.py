@@ -89,7 +89,7 @@ def _answer(value: Any) -> str:
 
 
 def _example(config: DatasetConfig, columns: tuple[str, str], row: Any, prompt_id: str) -> Example:
-    """Return a row's example, made from the two ``columns`` of prompt and answer; if unusable, ValueError says why."""
+    """Return a row's example, from its ``columns`` of prompt and answer; raise ValueError, with a fix, if unusable."""
     prompt, given = (_cell(row, column) for column in columns)
     for value, option, column in ((prompt, "prompt_column", columns[0]), (given, "answer_column", columns[1])):
         if value is None:
