@@ -402,16 +402,16 @@ def run_part(name: str, shapes: str, seconds: float, out: Path) -> dict[str, Any
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the parts that are asked for, write what was found after each; return 1 if one failed or took too long."""
+    """Run the parts that are asked for, write what was found after each; return 1 if one failed or took too long, or if
+    a check of it did not pass."""
     parser = CommandParser(prog="python benchmarks/gpu.py", description=__doc__ or "")
     parser.add_argument("--parts", type=list[str], default=list(PARTS), help=f"any of {', '.join(PARTS)}")
     parser.add_argument("--shapes", choices=("full", "tiny"), default="full", help="tiny: runs on a CPU too")
     parser.add_argument("--minutes", type=float, default=0.0, help="time limit of each part; 0: its own")
     parser.add_argument("--out", default=str(RESULTS / "gpu.json"), help="results file")
     options = parser.parse_args(args)
-    for name in options.parts:
-        if name not in PARTS:
-            raise unknown_name("part", name, tuple(PARTS))
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        raise unknown_name("part", unknown[0], tuple(PARTS))
     if options.shapes == "full" and not torch.cuda.is_available():
         raise UserError("the full shapes need a GPU: add --shapes tiny to run the same code on a CPU")
     out, gpu = Path(options.out), torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
@@ -423,7 +423,7 @@ def main(args: list[str] | None = None) -> int:
         parts[name] = run_part(name, options.shapes, seconds, out.with_suffix(f".{name}.json"))
         print(name, json.dumps(parts[name], indent=1))
         write_results({"shapes": options.shapes, "machine": described, "parts": parts}, out)
-    return int(any(part["status"] != "done" for part in parts.values()))
+    return int(any(part["status"] != "done" or '"pass": false' in json.dumps(part) for part in parts.values()))
 
 
 if __name__ == "__main__":

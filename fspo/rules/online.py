@@ -62,8 +62,8 @@ class OnlineRule:
     """A rule whose band changes after each update to reach a target acceptance.
 
     A band has two sides, each with a range and an exponent of its own, if ``adapt`` is "exponent", ``target_rate`` is
-    "update" and ``outside`` is "drop" or "truncate": the lower side learns from the responses with A < 0, the upper one
-    from those with A > 0. Every other band has one factor, and at most one exponent, for both half-widths.
+    "update", and ``outside`` is "drop" or "truncate" without a dual clip: the lower side learns from the responses with
+    A < 0, the upper from those with A > 0. Any other band has one factor and at most one exponent for both half-widths.
 
     Parameters
     ----------
@@ -80,9 +80,8 @@ class OnlineRule:
 
     def __init__(self, rule: Rule, state: dict[str, Any] | None = None) -> None:
         self.template = rule
-        self.two_sided = (
-            rule.adapt == "exponent" and rule.target_rate == "update" and WAYS[rule.outside].cuts == "active"
-        )
+        clips_its_sign = WAYS[rule.outside].cuts == "active" and rule.dual is None  # a dual edge is above A < 0
+        self.two_sided = rule.adapt == "exponent" and rule.target_rate == "update" and clips_its_sign
         names = ("below", "above") if self.two_sided else ("both",)
         given = (state or {}) if self.two_sided else {"both": state or {}}
         try:

@@ -1,6 +1,7 @@
 """Bands that follow a target: against laws whose quantiles are known, and in a real trainer."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -83,7 +84,8 @@ def test_a_side_without_its_sign_stays_and_other_ways_outside_have_one_side():
     online.observe(S, n, np.ones(50))
     assert (online.rule.range_lo, online.rule.gamma) == (0.03, 0.5)
     assert online.rule.half_widths(n)[1][0] == pytest.approx(0.455)  # midway between the 45th and the 46th of 50
-    assert not OnlineRule(Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.9, outside="cap")).two_sided
+    learnt = Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.9)
+    assert not any(OnlineRule(replace(learnt, **other)).two_sided for other in ({"outside": "cap"}, {"dual": 3.0}))
     with pytest.raises(UserError, match="needs a gamma"):
         Rule("sqrt", 0.03, 0.03, gamma_hi=0.5)
 
