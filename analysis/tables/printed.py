@@ -105,7 +105,10 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     for name, (_, slopes, _) in known.items():
         cells = _rates(own[name], slopes, ends["bin"]) if name in own else ["-"] * 5
         lines.append((f"  {name}", cells))
-    return [*_columns(lines), *_rewards(analyses)]
+    last = max(rates["bin"].max() for rates in own.values())
+    lacking = ", ".join(name for name, rates in own.items() if last not in set(rates["bin"]))
+    beyond = [f"  above {spans[1]}: too few prompts in {lacking}"] if last > ends["bin"].max() else []
+    return [*_columns(lines), *beyond, *_rewards(analyses)]
 
 
 def _rewards(analyses: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[str]:
@@ -113,7 +116,7 @@ def _rewards(analyses: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[str]:
     for name, training in ((name, tables["training"]) for name, tables in analyses.items()):
         values = training.loc[(training["name"] == metric.REWARD) & (training["phase"] == "train"), "value"]
         told += [f"{name} {values.iloc[-max(len(values) // 4, 1) :].mean():.2f}"] if len(values) else []
-    return [f"mean reward in the last quarter of the rollouts: {', '.join(told)}"] if told else []
+    return [f"mean reward in the last quarter of the rollouts (one seed each): {', '.join(told)}"] if told else []
 
 
 def _head(done: str, rates: pd.DataFrame, spans: list[str], partition: Partition) -> Line:

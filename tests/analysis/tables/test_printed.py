@@ -92,13 +92,15 @@ def test_several_runs_are_told_by_their_own_rules_in_bins_that_all_of_them_know(
     assert [" ".join(line.split()) for line in lines] == [
         "a 50.0 % 20.0 % 40.0 % 2 +10.0 [-0.0, +20.0]",
         "b 50.0 % 10.0 % 3.0 % 0.3 +10.0 [-0.0, +20.0]",
-        "mean reward in the last quarter of the rollouts: a 0.85",
+        "mean reward in the last quarter of the rollouts (one seed each): a 0.85",
     ]
     none = tables(kept("none", "trained", NAN, 1, 1, 1), [slope("x", "trained", NAN, 0, 0, 0)])
     unknown = tables(kept("rloo", "matched", 0.95, 0.5, 0.5, 0.5), [slope("rloo", "matched", 0.95, 0, 0, 0)])
     _, _, *lines = compared({"a": run("fspo", 0.9, 0.8, 0.6), "c": none, "d": unknown}, LENGTH, "update")
     assert lines[0].split() == ["c", "50.0", "%", "0.0", "%", "0.0", "%", "-", "-"]
     assert lines[1].split() == ["d", *"-----"]  # no rule is named, so nobody knows what it clipped
+    *_, told, _ = compared({"a": run("fspo", 0.9, 0.8, 0.6), "b": run("gspo", 0.9, 0.8, NAN)}, LENGTH, "update")
+    assert told == "  above 10 to 99 tokens: too few prompts in b"
     (line,) = compared({"a": run("fspo", 0.9, NAN, NAN), "b": run("gspo", NAN, 0.9, 0.97)}, LENGTH, "update")
     assert "fewer than two bins" in line
 
