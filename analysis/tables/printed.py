@@ -83,7 +83,7 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     lost = every.loc[~every["rule"].isin([*rates["rule"], *factors["rule"]]) & every["reason"].ne("")]
     wanted = lost.loc[lost["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)].drop_duplicates("rule")
     beyond += [f"  {rule}: not known, {why}" for rule, why in wanted[["rule", "reason"]].to_numpy()]
-    beyond += [f"  {rule} {IDLE}" for rule, own in trained.items() if (own["estimate"] == 1).all()]
+    beyond += [f"  {rule} {IDLE}" for rule, own in trained.items() if set(own["estimate"]) == {1}]
     return _columns(lines) + beyond
 
 
@@ -105,9 +105,9 @@ def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Part
     for name, (_, slopes, _) in known.items():
         cells = _rates(own[name], slopes, ends["bin"]) if name in own else ["-"] * 5
         lines.append((f"  {name}", cells))
-    last = max(rates["bin"].max() for rates in own.values())
+    last = max(max(rates["bin"]) for rates in own.values())
     lacking = ", ".join(name for name, rates in own.items() if last not in set(rates["bin"]))
-    beyond = [f"  above {spans[1]}: too few prompts in {lacking}"] if last > ends["bin"].max() else []
+    beyond = [f"  above {spans[1]}: too few prompts in {lacking}"] if last > max(ends["bin"]) else []
     return [*_columns(lines), *beyond, *_rewards(analyses)]
 
 
