@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from analysis.tables.files import COLUMNS
+
 Values = dict[str, np.ndarray]
 TIMES = ("time/", "step_time", "seconds", "wall", "commit")
 """How the names of times and of the commit begin, as metrics and as keys of JSON files."""
@@ -107,7 +109,7 @@ def read_analysis(place: str, run: Path) -> Values:
         name = f"{place}/{path.stem}"
         if path.suffix == ".parquet":
             out |= _table(name, pq.read_table(path))
-        elif path.suffix == ".csv" and not path.with_suffix(".parquet").exists():
+        elif path.suffix == ".csv" and path.name != COLUMNS and not path.with_suffix(".parquet").exists():
             out |= _table(name, pyarrow.csv.read_csv(path))
         elif path.suffix == ".json":
             out |= read_json(name, json.loads(path.read_text()))
