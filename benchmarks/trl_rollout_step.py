@@ -206,7 +206,7 @@ def run_side(side: str, case: TrainedCase, rollouts: int, threads: int) -> dict[
 
 
 def measure(case: TrainedCase, rollouts: int, rounds: int, threads: int) -> dict[str, list[dict[str, Any]]]:
-    """Run every trainer in each of ``rounds`` rounds, each in a new process; return by trainer what each measured."""
+    """Run each trainer once in each of ``rounds`` rounds, in a new process; return what `run_side` returned."""
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in case.sides}
     os.environ |= {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}  # the processes inherit it
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as process:

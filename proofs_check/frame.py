@@ -278,8 +278,8 @@ def noticed(test: Test, x: float) -> bool:
 
 
 def resolution(test: Parts) -> float:
-    """Return the smallest x of `SIZES` (1e-16 to 1) such that the test fails if any one of its parts is made false by
-    it; infinity if there is none. It is found by bisection, as if all larger sizes were noticed too."""
+    """Return the smallest x of `SIZES` (1e-16 to 1) such that the test fails whichever one of its parts is made false
+    by it; infinity if there is none. Bisection finds it, assuming that all larger sizes are noticed too."""
     high = 0
     for part in range(len(test.tests)):
         low, top = high - 1, len(SIZES)

@@ -233,7 +233,7 @@ def bin_rates(rows: Rows) -> Iterator[tuple[str, float, str, int, int, float, in
 
 
 def of_trained(rows: Rows) -> Iterator[Found]:
-    """Yield the clip rates of ``rows``, a run's log, under the rule that trained the run, by epoch and by sign of A."""
+    """Yield the clip rates of ``rows``, a run's log, under the run's own rule: of each epoch, then of each sign."""
     some = rows.take((rows.updates > 0) & (rows.A != 0))
     cut = some.side != 0
     for words, which in (("first epoch", some.used == 0), ("later epochs", some.used > 0)):

@@ -88,7 +88,7 @@ class ChunkColumns(NamedTuple):
     before: int
 
     def ids(self, i: int) -> Ids:
-        """Return the number of row i in the table, from 1, and its ids and step in the table's own names."""
+        """Return, by name, the number in the whole table, from 1, of this chunk's row ``i``, and its columns of ids."""
         found: Ids = {"row": self.before + i + 1}
         for name, column in self.chunk.items():
             if _ID.search(name.lower()) and isinstance(value := column.array[i].as_py(), int | str | float):
@@ -157,7 +157,7 @@ class ChunkColumns(NamedTuple):
         return np.bincount(row, flat, n) / np.maximum(count, 1)
 
     def mask(self, like: str) -> Mask:
-        """Return whether each token in the lists of the column ``like`` counts; all do if the table has no mask."""
+        """Return, end to end, whether each token of the column ``like``'s lists counts; all do without a mask."""
         if self.is_list("mask"):
             return self.lists("mask", like)[0] > 0
         if "mask" in self.values:

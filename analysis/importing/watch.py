@@ -166,8 +166,8 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     log-probability ``against`` is exactly 0, though the trainer's, ``base``, is below -.001 at a token of the run.
 
     A sampler whose nucleus (top-p) holds one token gives 0 too, as does rounding. Where the tokens look like either (as
-    if ``base`` is nowhere below -.001 in over a fifth of the runs), a run counts only if ``base`` is below -.001 at two
-    of its tokens or more, and gives one of its tokens a probability below one half."""
+    where ``base`` is nowhere below -.001 in over a fifth of all runs), a run counts only if ``base`` is below -.001 at
+    two of its tokens or more, and gives one of its tokens a probability below one half."""
     zero, doubt = against == 0, base < -1e-3
     if not np.any(zero & doubt):
         return zero & doubt

@@ -195,13 +195,13 @@ class Part:
 
 @dataclass
 class Sums:
-    """The sums over the rows of the first epoch (`first`), or over those of later epochs (`reused`).
+    """The sums from which acceptances are made, over the rows of the first epoch (`first`) or later ones (`reused`).
 
     Attributes
     ----------
     of_cases : dict of (case, acceptance, subset, kind) -> Numerators
-        Sums of numerators, by the case's number, kind of acceptance and subset of rows; ``kind`` names the denominators
-        that belong to them, "one" or a weight.
+        Sums of numerators, by the case's number, acceptance (band, update, weight) and subset of rows; ``kind`` says
+        what the denominators sum: "one" (so they count rows) or a weight.
     of_all : dict of (subset, kind) -> Denominators
         Sums of denominators over all rows.
     left_out : dict of (case, rate, subset, kind) -> Denominators

@@ -355,7 +355,7 @@ class CosineColumns:
     def interval(self, k: int, columns: Sequence[int], level: float = CONFIDENCE) -> tuple[float, float, float]:
         """Return the mean over ``columns`` of the cosine in row ``k`` of `value`, and its Fisher z interval.
 
-        ``columns`` are indices (0 to R-1) of one rule, or of all draws of the random control. The cosine is NaN
+        ``columns`` are indices (0 to R-1) of one rule, or of all draws of the random drop. The cosine is NaN
         where a squared norm, summed over updates, is 0. The interval is NaN where a squared norm is 0 with some prompt
         deleted (:meth:`undefined` gives the reason)."""
         z = np.arctanh(np.clip(self.value[k, columns], -_LARGEST, _LARGEST)).mean()

@@ -171,7 +171,7 @@ class _Use:
     def add(self, window: ScoredWindow, coefficients: Floats, weight: Floats) -> None:
         """Add a block: the inner products of the unclipped and the clipped gradients of each of its updates.
 
-        ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random control, leave the
+        ``coefficients`` (n, R) are the clipped weights M w that R rules, or draws of the random drop, leave the
         block's n responses; ``weight`` (n, 1) is w = exp(S)."""
         for number in range(window.updates):
             at, one, gram = window.part(number, self.number)

@@ -31,8 +31,8 @@ from fspo.stats.bins import Bins
 
 class Share(NamedTuple):
     """What one process found in its chunks of the log: ``uses``, the sums for the acceptance tables of the first
-    (`first`) and of later epochs (`reused`); ``parts``, for each chunk, by its first rollout, rows of the table
-    over_time and notes; and ``states``, for each replayed band the rule in force at each step."""
+    (`first`) and of later epochs (`reused`); ``parts``, by each chunk's first rollout, its rows of the
+    table over_time, and notes; and ``states``, for each replayed band the rule in force at each update."""
 
     uses: dict[str, Sums]
     parts: dict[int, tuple[list[OverTimeRow], Notes]]

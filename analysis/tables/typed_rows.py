@@ -55,7 +55,7 @@ class RunKey(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> RunKey:
-        """Return the columns that name a run, with their values."""
+        """Return the columns that name a run (its name, rule and seed), with their values."""
         return RunKey(run.name, run.trained_rule, run.seed)
 
 

@@ -11,7 +11,7 @@ from fspo.distributed.tensors import whole
 
 
 class Plain:
-    """The layout in which every process holds all parameters."""
+    """How a model lies in processes that are not sharded: each holds all parameters (in `Fsdp2`: a part)."""
 
     in_step = False
     """Whether every process must run the same number of forward passes, because a pass gathers parameters from all."""

@@ -72,7 +72,7 @@ def simulated(rng: np.random.Generator, normal: str = "", draws: int = 60_000) -
     tokens by the gamma distribution, Student-t tokens by their characteristic function, AR(1) tokens by their variance
     at each length. The last two are drawn token by token; each of four or five lengths has ``draws`` responses.
     Falsified by x: the stated acceptances times 1 - x. Near misses: for the tokens that ``normal`` names
-    ("exponential", "student", "ar1") it states normal S with the long-run variance, which short ones do not have."""
+    ("exponential", "student", "ar1") it states normal S with the long-run variance: wrong for short responses."""
     rule, tests = preset("fspo-kl", range_hi=0.02).rule, []
     for name, model, lengths, sampled in (
         ("exponential", EXPONENTIAL, [1.0, 4, 16, 64, 1024], EXPONENTIAL),

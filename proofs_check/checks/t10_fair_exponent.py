@@ -239,10 +239,10 @@ def by_rules(
 ) -> Test:  # fmt: skip
     """Test T10 (c) by acceptances of the rule's band c L^gamma, for changed responses whose log-ratio, less the centre
     and over L^H, has one of ``dists``. With gamma = H the clip rate at five lengths is t v, v the share that changes, t
-    one number, and each LRE is (1 - a)/a times that of v, a the mean acceptance; at the stated exponent
+    the same at all, and each LRE is (1 - a)/a times that of v, a the mean acceptance; at the stated exponent
     (`fair_exponent`) with its range both of two lengths have the stated acceptance. Falsified by x, the test multiplies
     clip rates and LRE by 1 + x. Near misses: ``gamma_off`` .25 is added to H, ``of_changed`` leaves out (1 - a)/a,
-    ``at_H`` takes H for the fair exponent, `jumping` in ``dists`` jumps over the acceptance."""
+    ``at_H`` takes H for the fair exponent, `jumping` in ``dists`` takes no such acceptance."""
     found, stated, lengths = [], [], np.array([2.0, 9, 60, 333, 4096])
     for dist in dists:
         for H in (0.3, 0.5, 0.75):
