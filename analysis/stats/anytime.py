@@ -95,9 +95,8 @@ class AnytimeMean:
         highest: float | None = None,
         bets: Floats = BETS,
     ) -> AnytimeMean:
-        """Return an `AnytimeMean` to which the terms ``x`` (N,) of the rollouts ``rollout`` (N,) were added; ``level``
-        bounds the probability of a false alarm, ``lowest`` and ``highest`` the terms, and ``bets`` are sizes of bets.
-        """
+        """Return an `AnytimeMean` to which the terms ``x`` (N,), each from -``lowest`` to ``highest``, of the rollouts
+        ``rollout`` (N,) were added; the other parameters are those of the class."""
         made = AnytimeMean(level, lowest, highest, bets)
         made.add(x, rollout)
         return made

@@ -145,7 +145,7 @@ def run_row(run: Path) -> Row:
 
 
 def decision(claim: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return, as text, the hypothesis that decides a claim's verdict, with its mean over seeds from ``parts``."""
+    """Return as text ``claim["decides"]``, the hypothesis that decides it, with its mean, found in ``parts.csv``."""
     for part in parts:
         if part["claim"] == claim["claim"] and f"{part['task']}: {part['hypothesis']}" == claim["decides"]:
             mean, low, high = (f"{part[name]:.2f}".replace("-", "−") for name in ("mean", "ci_low", "ci_high"))
