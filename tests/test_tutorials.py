@@ -82,7 +82,9 @@ class Page:
         found = ""
         for line in shown.strip().splitlines():
             words = re.escape(line.rstrip()).replace(re.escape("..."), ".*")
-            if self.other_numbers:
+            if self.other_numbers:  # cells of numbers may be others, or unknown
+                cells = r"(?:(?:\\ )+(?:(?:\\[-+[])*\d[\d.,\\\]]*|\\-|%))+(?=\\ |$)"
+                words = re.sub(cells, lambda _: r"[-+\d.,%\[\] ]+", words)
                 words = re.sub(r"\d+((\\\.|,)\d+)*", r"[\\d.,]+", re.sub(r"(\\ )+", r" +", words))
             found += r"(.*\n)*" if line == "..." else words + r" *\n"
         assert re.fullmatch(found or r"\n", self.printed.strip() + "\n"), f"shown:\n{shown}\nprinted:\n{self.printed}"
