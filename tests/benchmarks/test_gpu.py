@@ -62,10 +62,12 @@ def test_flop_by_hand(script: Any) -> None:
     assert found == pytest.approx(8 * length * token, rel=1e-3)
 
 
-def test_a_part_that_does_not_end_is_stopped_and_keeps_what_it_found(script: Any, tmp_path: Path) -> None:
+def test_a_part_that_does_not_end_is_stopped_and_keeps_what_it_found(script: Any, tmp_path: Path, monkeypatch) -> None:
     part = script.run_part("correctness", "tiny", 0.5, tmp_path / "part.json")
     assert part["status"] == "time limit"
     assert part["seconds"] < 30
+    monkeypatch.setattr(script, "run_part", lambda *_: {"status": "done", "results": {"resume": {"pass": False}}})
+    assert script.main(["--parts", "[learning]", "--shapes", "tiny", "--out", str(tmp_path / "gpu.json")]) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
