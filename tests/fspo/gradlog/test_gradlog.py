@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fspo.base.errors import UserError
-from fspo.gradlog import GradLogWriter, discard_from, read_log
+from fspo.gradlog import GradLog, GradLogWriter, discard_from, read_log
 from fspo.gradlog.files import file_name
 from fspo.gradlog.schema import LOG_COLUMNS, REQUIRED
 from fspo.rules import preset
@@ -87,6 +87,8 @@ def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
     index, psi_part = log.where(log.column("score_status") == "ok").scores()  # every row has one
     assert index.tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(psi_part, psi)
+    for none in (GradLog(log.table.drop_columns(["score_unit"])), log.where(np.arange(6) == 0)):
+        assert [len(found) for found in none.scores()] == [0, 0]
 
 
 def test_a_log_without_scores(tmp_path):

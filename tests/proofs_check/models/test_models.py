@@ -16,36 +16,22 @@ from hypothesis import strategies as st
 from scipy import integrate, linalg, stats
 
 from fspo.rules import preset
-from proofs_check.models import (
-    CHAIN,
-    AutoregressiveTokens,
-    ExponentialTokens,
-    FractionalNoise,
-    GaussianTokens,
-    Heteroscedastic,
-    MarkovTokens,
-    ScaledGamma,
-    ScaledStudent,
-    StoppedChain,
-    StudentTokens,
-    TokenByToken,
-    matching_means,
-)
+from proofs_check import models
 
 LENGTHS = np.array([1.0, 5, 40])
 EACH = {
-    "gaussian": GaussianTokens(-0.01, 0.2),
-    "ar1": AutoregressiveTokens(-0.01, 0.2, 0.6),
-    "ar1, negative": AutoregressiveTokens(-0.01, 0.2, -0.7),
-    "markov": MarkovTokens(-0.01, 0.2, 0.7, 0.3, 0.6, 3.0),
-    "student-tokens": StudentTokens(-0.01, 0.2, df=9.0),
-    "scaled-student": ScaledStudent(-0.01, 0.2, df=9.0),
-    "exponential-tokens": ExponentialTokens(-0.01, 0.2),
-    "scaled-gamma": ScaledGamma(-0.01, 0.2, shape=0.5),
-    "scaled-gamma, right": ScaledGamma(-0.01, 0.2, shape=2.0, sign=1),
-    "heteroscedastic": Heteroscedastic(-0.01, 0.2, beta=0.2),
-    "fractional": FractionalNoise(-0.01, 0.2, hurst=0.3),
-    "stopped-chain": CHAIN,
+    "gaussian": models.GaussianTokens(-0.01, 0.2),
+    "ar1": models.AutoregressiveTokens(-0.01, 0.2, 0.6),
+    "ar1, negative": models.AutoregressiveTokens(-0.01, 0.2, -0.7),
+    "markov": models.MarkovTokens(-0.01, 0.2, 0.7, 0.3, 0.6, 3.0),
+    "student-tokens": models.StudentTokens(-0.01, 0.2, df=9.0),
+    "scaled-student": models.ScaledStudent(-0.01, 0.2, df=9.0),
+    "exponential-tokens": models.ExponentialTokens(-0.01, 0.2),
+    "scaled-gamma": models.ScaledGamma(-0.01, 0.2, shape=0.5),
+    "scaled-gamma, right": models.ScaledGamma(-0.01, 0.2, shape=2.0, sign=1),
+    "heteroscedastic": models.Heteroscedastic(-0.01, 0.2, beta=0.2),
+    "fractional": models.FractionalNoise(-0.01, 0.2, hurst=0.3),
+    "stopped-chain": models.CHAIN,
 }
 DISTRIBUTIONS = {name: model for name, model in EACH.items() if hasattr(model, "cdf")}
 PATHS = {name: model for name, model in EACH.items() if hasattr(model, "paths")}
@@ -95,7 +81,11 @@ def test_cdf_is_the_distribution_of_the_draws_and_increases_from_0_to_1(model):
 
 
 # the others have no limit of the variance per token, by design
-SETTLING = {k: m for k, m in EACH.items() if not isinstance(m, FractionalNoise | Heteroscedastic | StoppedChain)}
+SETTLING = {
+    k: m
+    for k, m in EACH.items()
+    if not isinstance(m, models.FractionalNoise | models.Heteroscedastic | models.StoppedChain)
+}
 
 
 @each(SETTLING)
@@ -122,18 +112,18 @@ def test_scaled_gamma_has_one_skewed_distribution_at_every_length():
 
 def test_rho3_by_quadrature():
     third = integrate.quad(lambda x: abs(x - 1) ** 3 * math.exp(-x), 0, 80, points=[1])[0]
-    assert third == pytest.approx(ExponentialTokens.RHO3, rel=1e-9)
+    assert third == pytest.approx(models.ExponentialTokens.RHO3, rel=1e-9)
     for df in (3.5, 6.0):
         scale = math.sqrt((df - 2) / df)
         third = 2 * integrate.quad(lambda t, d=df, c=scale: (c * t) ** 3 * stats.t.pdf(t, d), 0, np.inf)[0]
-        assert StudentTokens(0, 1, df).rho3 == pytest.approx(third, rel=1e-6)
-    assert StudentTokens(0, 1, 3.0).rho3 == math.inf
+        assert models.StudentTokens(0, 1, df).rho3 == pytest.approx(third, rel=1e-6)
+    assert models.StudentTokens(0, 1, 3.0).rho3 == math.inf
 
 
 @given(hurst=st.floats(0.05, 0.95), length=st.integers(1, 60))
 @settings(max_examples=50)
 def test_fractional_variance_is_the_double_sum_of_autocovariances(hurst, length):
-    model = FractionalNoise(0.0, 0.2, hurst)
+    model = models.FractionalNoise(0.0, 0.2, hurst)
     covariance = linalg.toeplitz(model.autocovariance(np.arange(length)))
     assert np.min(np.linalg.eigvalsh(covariance)) > 0
     assert covariance.sum() == pytest.approx(float(model.variance(length)), rel=1e-8)
@@ -141,7 +131,7 @@ def test_fractional_variance_is_the_double_sum_of_autocovariances(hurst, length)
 
 @pytest.mark.parametrize("hurst", [0.2, 0.5, 0.85])
 def test_fractional_paths_against_cholesky(hurst):
-    model, rng, length, draws = FractionalNoise(0.01, 0.2, hurst), np.random.default_rng(7), 12, 60_000
+    model, rng, length, draws = models.FractionalNoise(0.01, 0.2, hurst), np.random.default_rng(7), 12, 60_000
     covariance = linalg.toeplitz(model.autocovariance(np.arange(length)))
     by_cholesky = 0.01 + rng.standard_normal((draws, length)) @ np.linalg.cholesky(covariance).T
     for tokens in (model.paths(rng, draws, length), by_cholesky):
@@ -158,7 +148,7 @@ def test_student_inversion_at_two_tokens_is_the_convolution():
         exact = integrate.quad(
             lambda x, z=z: stats.t.pdf(x, df) * stats.t.cdf((z * math.sqrt(2) - scale * x) / scale, df), -np.inf, np.inf
         )[0]
-        assert float(StudentTokens(0.0, 1.0, df).cdf(z * math.sqrt(2), 2)) == pytest.approx(exact, abs=1e-7)
+        assert float(models.StudentTokens(0.0, 1.0, df).cdf(z * math.sqrt(2), 2)) == pytest.approx(exact, abs=1e-7)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -166,39 +156,39 @@ def test_a_stopped_chain_by_enumeration_of_its_paths(length):
     old, new, S = [], [], []
     for path in product(range(2), repeat=length):
         p, q = (
-            CHAIN.start[path[0]] * math.prod(moves[i, j] for i, j in pairwise(path)) * ends[path[-1]]
-            for moves, ends in zip(CHAIN.moves, CHAIN.ends, strict=True)
+            models.CHAIN.start[path[0]] * math.prod(moves[i, j] for i, j in pairwise(path)) * ends[path[-1]]
+            for moves, ends in zip(models.CHAIN.moves, models.CHAIN.ends, strict=True)
         )
         old.append(p)
         new.append(q)
         S.append(math.log(q / p))
     given_old, given_new = (np.array(x) / sum(x) for x in (old, new))
-    (found,) = CHAIN.given([length])
+    (found,) = models.CHAIN.given([length])
     mean = given_old @ S
     stated = (sum(old), mean, given_old @ (S - mean) ** 2, sum(new) / sum(old))
     assert found == pytest.approx(stated, rel=1e-12)
-    assert CHAIN.kl_given(length) == pytest.approx(given_old @ np.log(given_old / given_new), abs=1e-14)
+    assert models.CHAIN.kl_given(length) == pytest.approx(given_old @ np.log(given_old / given_new), abs=1e-14)
 
 
 def test_whole_responses_of_a_stopped_chain():
-    S, n = CHAIN.sample_all(np.random.default_rng(9), 40_000)
-    visits = np.linalg.solve(np.eye(2) - CHAIN.moves[0].T, CHAIN.start).sum()  # the mean length
+    S, n = models.CHAIN.sample_all(np.random.default_rng(9), 40_000)
+    visits = np.linalg.solve(np.eye(2) - models.CHAIN.moves[0].T, models.CHAIN.start).sum()  # the mean length
     assert abs(n.mean() - visits) < 5 * n.std() / 200
-    assert abs(S.mean() + CHAIN.kl_per_token() * visits) < 5 * S.std() / 200
-    for length, one in zip((1, 20), CHAIN.given([1, 20]), strict=True):
+    assert abs(S.mean() + models.CHAIN.kl_per_token() * visits) < 5 * S.std() / 200
+    for length, one in zip((1, 20), models.CHAIN.given([1, 20]), strict=True):
         assert abs(np.mean(n == length) - one.probability) < 5 * math.sqrt(one.probability / 40_000)
 
 
 def test_token_by_token_fills_each_length_whatever_the_order():
     lengths = np.array([[3.0, 1], [1, 200]])
-    S = TokenByToken(GaussianTokens(100.0, 1e-3)).sample(np.random.default_rng(0), lengths)
+    S = models.TokenByToken(models.GaussianTokens(100.0, 1e-3)).sample(np.random.default_rng(0), lengths)
     np.testing.assert_allclose(S, 100 * lengths, atol=0.1)
 
 
 def test_matching_means_centre_the_kl_band_on_the_model():
-    model = GaussianTokens(-0.003, 0.2)
+    model = models.GaussianTokens(-0.003, 0.2)
     rule = preset("fspo-kl").rule
-    lo, hi = rule.band(LENGTHS, rule.centre(matching_means(model)))
+    lo, hi = rule.band(LENGTHS, rule.centre(models.matching_means(model)))
     np.testing.assert_allclose((lo + hi) / 2, model.mu * LENGTHS)
     with pytest.raises(AssertionError, match="mu <= 0"):
-        matching_means(GaussianTokens(0.1, 0.2))
+        models.matching_means(models.GaussianTokens(0.1, 0.2))
