@@ -83,8 +83,8 @@ def who_is_clipped(tables: Mapping[str, pd.DataFrame], partition: Partition, on:
     lost = every.loc[~every["rule"].isin([*rates["rule"], *factors["rule"]]) & every["reason"].ne("")]
     wanted = lost.loc[lost["rule"].isin(CORRECTIONS if on in CORRECTED else COMPARED)].drop_duplicates("rule")
     beyond += [f"  {rule}: not known, {why}" for rule, why in wanted[["rule", "reason"]].to_numpy()]
-    beyond += [f"  {rule} {IDLE}" for rule, own in trained.items() if set(own["estimate"]) == {1}]
-    return _columns(lines) + beyond
+    idle = (rule for rule, own in trained.items() if on not in CORRECTED and set(own["estimate"]) == {1})
+    return [*_columns(lines), *beyond, *(f"  {rule} {IDLE}" for rule in idle)]
 
 
 def compared(analyses: Mapping[str, Mapping[str, pd.DataFrame]], partition: Partition, on: str) -> list[str]:

@@ -70,6 +70,7 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
     assert dash == DASH
     acceptance = [row | {"estimate": 1} for row in kept("mine", "trained", NAN, 1, 1, 1)]
     assert who_is_clipped(tables(acceptance, trend), LENGTH, "update")[-1].startswith("  mine clipped nothing: raise")
+    assert "nothing" not in " ".join(who_is_clipped(tables(acceptance, trend), LENGTH, "engine"))
 
 
 def test_rates_are_of_later_epochs_where_no_first_epoch_follows_an_update():
