@@ -125,9 +125,8 @@ class _Logits:
         self, block: slice, weight: Float[Tensor, "columns H"]
     ) -> Iterator[tuple[slice, Float[Tensor, "rows columns"]]]:
         """Yield the logits of one ``block`` of vocabulary entries in tiles: a slice of tokens, and their logits, not
-        yet divided by the temperature. ``weight`` is the output layer's weight for the block, from `blocks`.
-
-        All tiles share one buffer, so the next tile overwrites the one before."""
+        yet divided by the temperature. ``weight`` is the output layer's weight for the block, from `blocks`. All tiles
+        share one buffer, so the next tile overwrites the one before."""
         for start in range(0, len(self.hidden), self.rows):
             rows = slice(start, min(start + self.rows, len(self.hidden)))
             count, width = rows.stop - rows.start, len(weight)
@@ -235,9 +234,10 @@ class _LinearLogProbs(torch.autograd.Function):
             of_hidden = hidden.new_zeros(hidden.shape, dtype=wide) if to_hidden else None
             of_weight = torch.empty_like(weight) if to_weight else None
             of_bias = weight.new_zeros(len(weight), dtype=wide) if to_bias else None
+            sums = torch.empty_like(weight[: logits.columns], dtype=wide) if to_weight else None
             for block, part in logits.blocks():
                 # Sum the weight's gradient over tokens in float32, and round it to the weight's type only once.
-                own = weight.new_zeros(part.shape, dtype=wide) if to_weight else None
+                own = None if sums is None else sums[: len(part)].zero_()
                 for rows, x in logits.tiles(block, part):
                     inside, column = _places(targets[rows], block)
                     logits.relative(x, top[rows]).exp_().mul_(minus[rows, None])
