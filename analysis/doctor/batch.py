@@ -33,9 +33,9 @@ def advantages_zero(p: Patient) -> Answer:
     rows = p.responses.take(np.isfinite(p.responses["advantage"]))
     if few := enough(rows):
         return not_checked(few if len(rows) else "the log has no advantages")
-    share = rows.share("responses with A != 0", rows["advantage"] != 0)
+    share = rows.mean("responses with A != 0", rows["advantage"] != 0)
     late = rows.take(rows["rollout"] >= np.quantile(rows["rollout"], 0.75))
-    last = late.share("responses with A != 0, last quarter of the run", late["advantage"] != 0)
+    last = late.mean("responses with A != 0, last quarter of the run", late["advantage"] != 0)
     none = not np.any(rows["advantage"])
     if share.high >= FEW_ADVANTAGES and not none and (enough(late) or last.high >= FEW_ADVANTAGES):
         return clear("advantages differ from 0", share, last)
@@ -55,7 +55,7 @@ def truncation(p: Patient) -> Answer:
         return not_checked(f"responses of known length: {few}")
     if not rows.has("truncated"):
         return not_checked("the log does not say which responses are truncated")
-    share = rows.share("truncated responses", rows["truncated"] == 1)
+    share = rows.mean("truncated responses", rows["truncated"] == 1)
     if share.low <= TRUNCATED:
         return clear("few responses meet the token limit", share)
     return found(
@@ -83,10 +83,10 @@ def dropped_sequences(p: Patient) -> Answer:
     shares = {f"are missing from groups of {size}": missing} if size > 1 else {}
     empty = p.rows["length"] < 1
     if not empty.all():
-        shares["have no token left"] = p.rows.share("rows without a token (wholly masked)", empty)
+        shares["have no token left"] = p.rows.mean("rows without a token (wholly masked)", empty)
     live = p.finite.take((p.finite["advantage"] != 0) & np.isfinite(p.finite["multiplier"]))
     if live.has("multiplier", "side") and (p.rule is None or p.rule.level == "sequence") and not enough(live):
-        muted = live.share("kept rows with multiplier 0", (live["multiplier"] == 0) & (live["side"] == 0))
+        muted = live.mean("kept rows with multiplier 0", (live["multiplier"] == 0) & (live["side"] == 0))
         shares["have A != 0 and no gradient, though the rule kept them"] = muted
     lost = {what: share for what, share in shares.items() if share.low > DROPPED}
     if lost:

@@ -4,7 +4,6 @@ Shares and means of rows have intervals over clusters."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +28,7 @@ from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval
 MIN_ROWS = 50
 """Least number of rows from which the checks judge a share or a mean over them."""
 READ = (
-    *("rollout", "step", "updates_since_rollout", "times_used", "phase", "policy_version", "behaviour_version"),
+    *("rollout", "step", "updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
     *("prompt_id", "response_id", "length", "truncated", "log_ratio", "sum_sq_log_ratio", "k3_sum"),
     *("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"),
     *("behaviour_log_ratio", "behaviour_sum_sq", "behaviour_k3_sum", "total_sum_sq", "total_k3_sum"),
@@ -43,9 +42,7 @@ KEPT = 500_000
 
 
 class Rows:
-    """Some or all rows of a gradient log, as columns (N,), NaN where unknown.
-
-    If only some rows are selected, a column's values are copied when the column is first read.
+    """Some or all rows of a gradient log, as columns (N,), NaN where unknown. A column is copied whenever it is read.
 
     Parameters
     ----------
@@ -57,32 +54,21 @@ class Rows:
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Ints | None = None) -> None:
         self.columns = columns
-        self.which = which
-        self._taken: dict[str, NDArray[Any]] = {}
+        self.which = np.arange(len(columns["log_ratio"])) if which is None else which
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if self.which is None:
-            return self.columns[name]
-        if name not in self._taken:
-            self._taken[name] = self.columns[name][self.which]
-        return self._taken[name]
+        return self.columns[name][self.which]
 
     def __len__(self) -> int:
-        return len(self.columns["log_ratio"]) if self.which is None else len(self.which)
+        return len(self.which)
 
     def take(self, which: NDArray[Any]) -> Rows:
         """Return the rows that ``which`` selects: a mask (N,), or an array of indices."""
-        index = np.flatnonzero(which)
-        return Rows(self.columns, index if self.which is None else self.which[index])
+        return Rows(self.columns, self.which[which])
 
     def copy(self) -> Rows:
         """Return the same rows as arrays that share no memory with the rows from which they were selected."""
-        return Rows({name: self[name].copy() for name in self.columns})
-
-    @staticmethod
-    def joined(parts: Sequence[Rows]) -> Rows:
-        """Join several ``Rows`` into one, in order."""
-        return Rows({name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns})
+        return Rows({name: self[name] for name in self.columns})
 
     def has(self, *names: str) -> bool:
         """Return whether every named column has a known value in some row."""
@@ -130,23 +116,19 @@ class Rows:
         """Number of clusters, that is of different pairs (rollout, prompt)."""
         return int(self.cluster.max()) + 1 if len(self) else 0
 
-    def share(self, name: str, event: NDArray[Any], level: float = CONFIDENCE) -> Evidence:
-        """Return the share of rows where ``event`` (N,) is true as evidence called ``name``, with an interval over
-        clusters of level ``level``."""
-        if len(self) == 0:
-            return Evidence(name, math.nan, unit="share")
-        zero = np.zeros(len(self), np.int64)
-        r = ratios(np.asarray(event, np.float64), self.cluster, zero, 1, binary=True)
-        low, high = proportion_interval(r.value, r.variance, r.count, r.clusters, level)
-        return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), "share")
-
-    def mean(self, name: str, y: Floats, d: Floats | None = None, unit: str = "") -> Evidence:
+    def mean(
+        self, name: str, y: Floats | Mask, d: Floats | None = None, unit: str = "", level: float = CONFIDENCE
+    ) -> Evidence:
         """Return the mean of y (N,), or with d (N,) the ratio sum(y) / sum(d), as evidence called ``name`` in the unit
-        ``unit``, with an interval over clusters."""
+        ``unit``, with an interval over clusters of level ``level``. A mask y gives the share of rows where it is
+        true."""
+        share = y.dtype == bool
+        unit = "share" if share else unit
         if len(self) == 0:
             return Evidence(name, math.nan, unit=unit)
-        r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d)
-        low, high = mean_interval(r.value, r.variance, r.clusters)
+        r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d, binary=share)
+        of_mean = mean_interval(r.value, r.variance, r.clusters, level)
+        low, high = proportion_interval(r.value, r.variance, r.count, r.clusters, level) if share else of_mean
         return Evidence(name, float(r.value[-1]), float(low[-1]), float(high[-1]), unit)
 
 
@@ -169,39 +151,40 @@ class Kept:
     short: int = 0
     rollouts: list[tuple[int, ...]] = field(default_factory=list)
     stride: int = 1
-    held: int = 0  # rows in ``parts``
     # For each kept rollout: its place in the order of all rollouts, and its rows.
     parts: list[tuple[int, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
 
-    def add(self, rows: Rows, present: set[str]) -> None:
-        """Add the rows of complete rollouts, and keep those of every ``stride``-th rollout.
+    def add(self, log: GradLog) -> list[str]:
+        """Add the rows of ``log`` (complete rollouts, later than those added before), and keep those of every
+        ``stride``-th rollout. ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept.
 
-        ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept. ``present`` holds the names
-        of the columns in ``READ`` that the log has."""
-        unknown = {"log_ratio", "advantage"} if self.imported else set()
+        Return what the columns of the log do not say, as sentences."""
+        columns, lacking = columns_of(log)
+        rows = Rows(columns)
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
         # is a defect, which the check not_finite reports.
-        self.valued |= {n for n in present if n not in unknown or np.isfinite(rows[n]).any()}
+        unknown = {name for name in ("log_ratio", "advantage") if self.imported and not rows.has(name)}
+        self.valued |= {name for name in READ if name in log} - unknown
         self.short += int(np.sum(rows["length"] < 1))
         self.rows += len(rows)
         for number in np.unique(rows["rollout"]).tolist():
             here = rows.take(rows["rollout"] == number)
-            step, response = np.unique(here["step"]).tolist(), here["response_id"]
+            step, response = np.unique(here["step"]), here["response_id"]
             if len(self.rollouts) % self.stride == 0:
                 self.parts.append((len(self.rollouts), here.copy()))
-                self.held += len(here)
-            ids = int(response.min()), int(response.max())
-            self.rollouts.append((number, len(here), len(step), step[0], step[-1], *ids))
-            while self.held > self.most and len(self.parts) > 2:
-                self.stride *= 2
-                self.parts = [part for part in self.parts if part[0] % self.stride == 0]
-                self.held = sum(len(part[1]) for part in self.parts)
+            ends = (step[0], step[-1], response.min(), response.max())
+            self.rollouts.append((number, len(here), len(step), *map(int, ends)))
+        while len(self.parts) > 2 and sum(len(part) for _, part in self.parts) > self.most:
+            self.stride *= 2
+            self.parts = [part for part in self.parts if part[0] % self.stride == 0]
+        return lacking
 
     def joined(self) -> Rows:
         """Return the kept rows."""
-        none = Rows({n: np.zeros(0, np.int64 if n in IDS else np.float64) for n in READ if n != "phase"})
-        return Rows.joined([none, *(part[1] for part in self.parts)])
+        kept = [part.columns for _, part in self.parts]
+        none = {name: np.zeros(0, np.int64 if name in IDS else np.float64) for name in READ}
+        return Rows({name: np.concatenate([no, *(part[name] for part in kept)]) for name, no in none.items()})
 
     def notes(self) -> list[str]:
         """Return sentences on what a reader of the answers must know of the rows: which are kept, and which have no
@@ -215,29 +198,28 @@ class Kept:
         return notes
 
 
-def columns_of(log: GradLog, notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Return by name the columns that the checks read (``READ``), except phase, as float arrays (N,); a column that the
-    log lacks is all NaN. The columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers.
+def columns_of(log: GradLog) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return by name the columns that the checks read (``READ``) as float arrays (N,), a column that the log lacks all
+    NaN; the columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers.
 
-    Where the log lacks times_used or updates_since_rollout, they are counted from the rows' steps and responses, and
-    ``notes`` gets a sentence on how the updates were counted."""
-    plain = [name for name in READ if name != "phase" and name not in IDS]
+    Where the log lacks times_used or updates_since_rollout, they are counted from the rows' steps and responses. The
+    second value holds a sentence on how the updates were counted, if they were."""
+    plain = [name for name in READ if name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
     out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
     if log.metadata.get("advantage") == NO_ADVANTAGES:
         out["advantage"] = np.full(len(log), np.nan)
     if "times_used" not in log:
         out["times_used"] = appearances(out["rollout"], out["response_id"], out["step"]).astype(np.float64)
-    if "updates_since_rollout" not in log:
-        updates, by_rollout = counted_updates(*(out[n] for n in ("rollout", "step", "log_ratio", "times_used")))
-        out["updates_since_rollout"] = updates.astype(np.float64)
-        notes.append(
-            "no column updates_since_rollout, one step a rollout: the log does not say whether rows are of before or "
-            "after their update, and they are analysed as of after it"
-            if by_rollout
-            else "no column updates_since_rollout: counted from each rollout's first step"
-        )
-    return out
+    if "updates_since_rollout" in log:
+        return out, []
+    updates, by_rollout = counted_updates(*(out[n] for n in ("rollout", "step", "log_ratio", "times_used")))
+    out["updates_since_rollout"] = updates.astype(np.float64)
+    how = ": counted from each rollout's first step"
+    if by_rollout:
+        how = ", one step a rollout: the log does not say whether rows are of before or after their update, and they "
+        how += "are analysed as of after it"
+    return out, [f"no column updates_since_rollout{how}"]
 
 
 def metrics_of(path: Path, notes: list[str]) -> dict[str, list[tuple[float, float]]]:

@@ -1,4 +1,5 @@
-"""Checks of the log-ratio S: whether it exists, is finite, and measures the policy rather than numerical error."""
+"""Checks of the log-ratio S: whether it exists, is finite, and measures the policy rather than numerical error; and of
+the band on S: what it rejects."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from analysis.log.rows import numbered
 from analysis.log.usable import SEVERAL
 from fspo.gradlog import metric_names as metric
 from fspo.rules import COMPARED, PRESETS
+from fspo.stats.bins import quantile_bins
 from fspo.stats.slopes import cluster_slope
 
 RESET = 0.05
@@ -26,13 +28,17 @@ FLOOR_SHARE = 0.2
 already there before any update."""
 FLOOR_MINIMUM = 0.002
 """Share of responses out of the band before any update below which the check numerics reports nothing."""
+BINS = 8
+"""Number of length bins; the check acceptance looks in each for most responses beyond one edge of the band."""
+TOO_TIGHT, TOO_WIDE = 0.5, 0.995
+"""Least and greatest band acceptance at which the check acceptance reports nothing."""
 
 
 def s_zero(p: Patient) -> Answer:
     """Check whether S is 0 because no row follows an update, or because nothing moved in all or some rollouts."""
     if len(p.finite) == 0:
         return not_checked("the log has no finite S with a length")
-    zero = p.finite.share("responses with S = 0", p.finite.S == 0)
+    zero = p.finite.mean("responses with S = 0", p.finite.S == 0)
     once = _once(p)
     if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
         what = (
@@ -127,7 +133,7 @@ def old_recomputed(p: Patient) -> Answer:
             "S is exactly 0 in every row, also after updates: the old log-probabilities are recomputed with the new "
             "weights, so the ratio is always 1 and nothing is ever clipped",
             fix,
-            p.moved.share("rows after an update with S = 0", p.moved.S == 0),
+            p.moved.mean("rows after an update with S = 0", p.moved.S == 0),
             severity=Severity.CRITICAL,
         )
     since = p.finite["updates_since_rollout"]
@@ -180,7 +186,7 @@ def not_finite(p: Patient) -> Answer:
         what, fix = CAUSES[lost]
         return found(f"{p.tokens.base} or {p.tokens.against}: {what}{p.tokens.places()}", fix)
     bad = ~np.all([np.isfinite(p.rows[c]) for c in known], axis=0)
-    share = p.rows.share("rows with a NaN or infinite S or A", bad)
+    share = p.rows.mean("rows with a NaN or infinite S or A", bad)
     if not bad.any():
         return clear("every S and A is finite", share)
     return found(
@@ -201,8 +207,8 @@ def numerics(p: Patient) -> Answer:
         return not_checked("the log names no band")
     if not np.any(still.S):
         return clear("S is exactly 0 before the first update: no noise floor")
-    floor = still.share("out of band before any update", before)
-    measured = p.moved.share("out of band after updates", after)
+    floor = still.mean("out of band before any update", before)
+    measured = p.moved.mean("out of band after updates", after)
     if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:
         return clear("the noise floor is small beside the clip ratio", floor, measured)
     return found(
@@ -213,3 +219,39 @@ def numerics(p: Patient) -> Answer:
         measured,
         severity=Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING,
     )
+
+
+def acceptance(p: Patient) -> Answer:
+    """Check that the share of responses with S in the band lies between ``TOO_TIGHT`` and ``TOO_WIDE``, and that in no
+    bin of lengths more than half lie beyond one edge, as they do if the mean of S lies outside the band."""
+    rows, rule = p.moved, p.rule
+    outside, band = p.out_of_band(rows), p.band(rows)
+    if enough(rows) or outside is None or not np.any(rows.S) or (rule is not None and rule.shape == "none"):
+        return not_checked(enough(rows) or "no band on S, or S is 0 everywhere")
+    if rule is not None and rule.level != "sequence":
+        return not_checked(f"rule {rule.label} acts on tokens: its acceptance is no share of responses")
+    inside = rows.mean("band acceptance", ~outside)
+    beyond: list[Evidence] = []
+    bins = quantile_bins(rows.L, BINS)
+    index = bins.index(rows.L)
+    edges = {} if band is None else {"below": band[0] > rows.S, "above": band[1] < rows.S}
+    for k in range(len(bins)):
+        at = index == k
+        here = rows.take(at)
+        for side, off in edges.items() if not enough(here) else ():
+            name = f"of {here.L.min():.0f} to {here.L.max():.0f} tokens lie {side} the band"
+            beyond.append(here.mean(name, off[at], level=0.99))
+    worst = max(beyond, key=lambda share: share.low, default=inside)
+    if worst is not inside and worst.low > 0.5:
+        fix = "centre the band on the drift (rule.preset fspo-kl), or move less: fewer updates a rollout, a lower rate"
+        if rule is not None and rule.drift != "none":
+            fix = "the band's drift estimate is wrong: compare `drift` in the log with the evidence"
+        text = f"most responses {worst.name} ({worst.value:.0%}): the drift of S is larger than the band is wide"
+        return found(text, fix, inside, worst)
+    fix = "set rule.range_lo and rule.range_hi, or what your trainer calls them, to what `fspo calibrate RUN` prints"
+    if inside.high < TOO_TIGHT:
+        return found(f"the band accepts {inside.value:.1%}, less than half of the responses", fix, inside)
+    if inside.low > TOO_WIDE:
+        text = f"the band accepts {inside.value:.2%}: the rule clips next to nothing"
+        return found(text, fix, inside, severity=Severity.INFO)
+    return clear("the band accepts a sensible share", inside)

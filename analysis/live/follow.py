@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.doctor.checks import Doctor
+from analysis.doctor.examine import Doctor
 from analysis.doctor.issues import Diagnosis
 from analysis.log.loading import Run, load_run
 from analysis.log.partition import LENGTH
@@ -202,7 +202,7 @@ class Follower:
             if self._doctor is None:
                 metadata = next((file.metadata for file in files if file.metadata), {})
                 self._doctor = Doctor.of(self.path, metadata, most=DOCTOR_ROWS)
-            self._doctor.read_these(files, damage)
+            self._doctor.read(files, damage)
         except UserError as error:
             self._note(f"rollout {number}: {error}")
             return True

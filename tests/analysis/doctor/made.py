@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from analysis.doctor.checks import Doctor
+from analysis.doctor.examine import Doctor
 from analysis.doctor.patient import READ, Rows
 from fspo.gradlog import read_log
 

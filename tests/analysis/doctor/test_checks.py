@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats as sps
 
 from analysis.__main__ import main
-from analysis.doctor.checks import CHECKS, ON_KEPT_ROWS, Doctor
-from analysis.doctor.examine import examine
+from analysis.doctor.examine import CHECKS, ON_KEPT_ROWS, Doctor, examine
 from analysis.doctor.issues import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter

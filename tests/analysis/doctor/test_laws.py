@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from analysis.doctor.checks import Doctor
-from analysis.doctor.examine import examine
+from analysis.doctor.examine import Doctor, examine
 from analysis.doctor.first_epoch import LEVEL, TESTS, FirstEpoch
 from analysis.doctor.issues import Severity
 from analysis.doctor.line import Line
