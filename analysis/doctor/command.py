@@ -41,16 +41,17 @@ def main(arguments: list[str]) -> int:
     from tqdm import tqdm  # imports are here so that --help does not wait for pandas and scipy
 
     from analysis.doctor.examine import CHECKS, examine
-    from analysis.doctor.issues import check_threshold
+    from analysis.doctor.issues import Severity
     from analysis.tables.files import write_json
-    from fspo.base.errors import UserError
+    from fspo.base.errors import UserError, unknown_name
     from fspo.base.files import refuse_foreign_file
     from fspo.gradlog.files import log_paths
 
-    check_threshold("--fail-on", args.fail_on, CHECKS)
+    known = [*(severity.label for severity in Severity), *CHECKS]
+    if args.fail_on not in known:
+        raise UserError(f"--fail-on: {unknown_name('issue or severity', args.fail_on, known)}")
     if args.json is not None:
         refuse_foreign_file(Path(args.json), '"not_checked"', "fspo doctor")
-    diagnoses = []
     if args.follow:
         from analysis.live.follow import Follower
 
@@ -61,9 +62,10 @@ def main(arguments: list[str]) -> int:
             raise UserError(f"{run}: neither this run folder nor its parent exists; check the path")
         if not log_paths(run):
             print(f"{run} has no gradient log yet: waiting for its first rollout (Ctrl-C ends)", file=sys.stderr)
-        diagnoses.append(Follower(args.runs[0]).until(args.fail_on))
-    for run in [] if args.follow else tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty()):
-        diagnoses.append(examine(run))
+        diagnoses = [Follower(run).until(args.fail_on)]
+    else:
+        runs = tqdm(args.runs, desc="doctor", unit="run", disable=not sys.stderr.isatty())
+        diagnoses = [examine(run) for run in runs]
     for diagnosis in diagnoses:
         print("\n".join(diagnosis.lines(verbose=args.verbose)))
     if args.json is not None:

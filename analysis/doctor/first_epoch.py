@@ -45,7 +45,6 @@ errors. It is not among the tests: it has no level that holds for every distribu
 RARE, LEAST_GROUPS = 0.01, 30
 """Groups were selected if, of at least ``LEAST_GROUPS`` groups with rewards of two values, at most the share ``RARE``
 has equal rewards."""
-A_MEAN = "S is a mean over the tokens and not their sum"
 FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older weights without D + E do not count)"
 
 
@@ -65,7 +64,7 @@ class FirstEpoch:
 
     def __init__(self, rows: Rows, fair: Mask, *, float32: bool = False) -> None:
         S, L, rollout = rows.S, rows.L, rows["rollout"]
-        since, used = rows["updates_since_rollout"], rows["times_used"]
+        since = rows["updates_since_rollout"]
         start, self.float32 = since == 0, float32
         self.before = Line(S[start], L[start], rollout[start], rows["k3_sum"][start])
         E = ratio(rows.columns, "behaviour")
@@ -76,36 +75,22 @@ class FirstEpoch:
         # Rows of older weights without a rollout-policy ratio are left out: if D, the part of the policy lag, is
         # unknown, no tested equality holds for S (T13).
         stale = (rows.lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
-        fresh = fair & (since >= 1) & ~(used > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
-        x, k3, at, self.square = x[fresh], k3[fresh], rollout[fresh], square[fresh]
-        self.S, self.k3 = x, k3
-        self.line = Line(x, L[fresh], at, k3, rows["response_id"][fresh])
-        self.total_k3 = float(np.nansum(k3))
-        self.S_times_L = float((S[fresh] * (L[fresh] - 1) + x).sum())
-        weight = importance_weight(x) - 1
-        self.weight = AnytimeMean.of(weight, at, EACH)
-        self.likelihood = AnytimeMean.of(weight, at, EACH, bets=np.ones(1))
+        fresh = fair & (since >= 1) & ~(rows["times_used"] > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
+        self.k3, self.square = k3[fresh], square[fresh]
+        self.line = Line(x[fresh], L[fresh], rollout[fresh], self.k3, rows["response_id"][fresh])
+        weight = importance_weight(self.line.x) - 1
+        self.weight = AnytimeMean.of(weight, self.line.rollout, EACH)
+        self.likelihood = AnytimeMean.of(weight, self.line.rollout, EACH, bets=np.ones(1))
         # Few responses carry the mean weight if the others' mean does not differ from 1.
         others = np.delete(weight, self.line.carriers)
-        error = float(others.std()) / math.sqrt(max(len(others), 1)) if len(others) else math.inf
+        error = float(others.std()) / math.sqrt(len(others)) if len(others) else math.inf
         few = len(others) < len(weight) and others.sum() < (WEIGHT_MARGIN + 2 * error) * len(others)
         self.carriers = self.line.carried() if few else ""
-
-    @property
-    def _noise(self) -> float:
-        """Return an upper bound of what numerical noise of S adds to the mean weight.
-
-        The noise is taken to be as large as S is before any update."""
-        return 2 * math.expm1(min(self.before.rms**2 * float(self.before.L.mean()), 1.0)) if self.before.n else 0.0
-
-    @property
-    def _unlike_before(self) -> bool:
-        """Whether the mean of S + k3 before the first update differs from 0 by more than noise explains.
-
-        Noise explains the more, the farther the old log-probs lie from the sampler's (root mean square over tokens). If
-        that distance is not logged, the one of new and old log-probs is taken. It is at least as large as needed if
-        new, old and sampler's log-probs have independent noise."""
-        return self.before.systematic((self.mismatch if self.mismatch.n else self.before).of_tokens)
+        # Noise explains a mean of S + k3 before the first update the more, the farther the old log-probs lie from the
+        # sampler's (root mean square over tokens). If that distance is not logged, the one of new and old log-probs is
+        # taken, which is at least as large if new, old and sampler's log-probs have independent noise.
+        noise = (self.mismatch if self.mismatch.n else self.before).of_tokens
+        self.unlike_before = self.before.systematic(noise)
 
     def answers(self) -> dict[str, Answer]:
         """Return the answers of the checks of equalities that hold in the first epoch, by their names."""
@@ -115,7 +100,7 @@ class FirstEpoch:
         line = self.before
         if not line.n:
             return not_checked("no row before the first update of a rollout")
-        large, unlike = self.float32 and line.n >= MIN_ROWS and line.rms > FLOAT32, self._unlike_before
+        large, unlike = self.float32 and line.n >= MIN_ROWS and line.rms > FLOAT32, self.unlike_before
         evidence = line.evidence("S before")
         if not unlike and not large:
             return clear("S is 0 before the first update, or noise around 0", *evidence)
@@ -136,15 +121,17 @@ class FirstEpoch:
 
     def _weight(self) -> Answer:
         """Check whether E[e^S] is above 1 (T5), and whether E[S] is above 0: in a sound run it is -KL, at most 0."""
-        test = self.weight
+        test, before = self.weight, self.before
         if test.count < 30:
             return not_checked(FEW.format(test.count))
-        (mean, low, high), of_S = test.interval(), float(self.S.mean())
+        (mean, low, high), of_S = test.interval(), float(self.line.x.mean())
         evidence = Evidence("mean weight in the first epoch (expected: 1)", 1 + mean, 1 + low, 1 + high)
-        above = test.above if mean >= WEIGHT_MARGIN + self._noise else None
+        # Numerical noise of S, taken to be as large as S is before any update, adds this to the mean weight at most.
+        noise = 2 * math.expm1(min(before.rms**2 * float(before.L.mean()), 1.0)) if before.n else 0.0
+        above = test.above if mean >= WEIGHT_MARGIN + noise else None
         positive = self.likelihood.above if of_S >= WEIGHT_MARGIN else None
         since = min((rollout for rollout in (above, positive) if rollout is not None), default=None)
-        if since is None or self._unlike_before or self.mismatch.systematic():
+        if since is None or self.unlike_before or self.mismatch.systematic():
             return clear("E[e^S] is not above 1 in the first epoch (T5); of a mean below 1 nothing is said", evidence)
         text = f"the mean weight in the first epoch is {1 + mean:.3g} and not 1 (T5): "
         if self.carriers:
@@ -170,8 +157,8 @@ class FirstEpoch:
 
         S + k3 is the sum over tokens of e^s - 1, each of mean 0 given the tokens before it. So the mean of (S + k3)^2
         is that of the sum of (e^s - 1)^2, and this sum is at least v = (1 - e^-r)^2, with r^2 the sum of s^2."""
-        known = np.isfinite(self.k3) & (self.square >= 0)
-        a, v = (self.S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
+        S, known = self.line.x, np.isfinite(self.k3) & (self.square >= 0)
+        a, v = (S + self.k3)[known] ** 2, np.expm1(-np.sqrt(self.square[known])) ** 2
         if len(v) < MIN_ROWS or not v.sum() > 0:
             return not_checked("the log has no sums over tokens in the first epoch after an update")
         ratio = float(a.sum() / v.sum())
@@ -181,9 +168,9 @@ class FirstEpoch:
         if ratio + SURE * error > STILL_SPREAD:
             return clear("S spreads at least as its tokens do", evidence)
         # If S is a mean over the tokens, S L has the mean -E[k3], and S itself has not.
-        of_mean, of_sum = (abs(x / max(self.total_k3, 1e-300) + 1) for x in (self.S_times_L, float(self.S.sum())))
-        why = "it is scaled down or held at a limit, or loses tokens"
-        why = A_MEAN if self.total_k3 > 0 and of_mean < 0.25 < of_sum else why
+        k3, why = float(np.nansum(self.k3)), "it is scaled down or held at a limit, or loses tokens"
+        if k3 > 0 and abs((S * self.line.L).sum() / k3 + 1) < 0.25 < abs(S.sum() / k3 + 1):
+            why = "S is a mean over the tokens and not their sum"
         return found(
             f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: {why}",
             "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import IntEnum
-from itertools import groupby
 from typing import Any
-
-from fspo.base.errors import UserError, unknown_name
 
 SCHEMA_VERSION = "3.0"
 """Version (major.minor) of the JSON that ``--json`` writes (doctor.schema.json): a new minor version adds fields, a new
@@ -20,12 +16,12 @@ SHOWN = 3
 
 
 class Severity(IntEnum):
-    """How bad an issue of the doctor is: INFO (worth knowing, although the run may be sound), WARNING (the run does
-    something else than it seems to do) or CRITICAL (it does not learn, or learns from wrong input)."""
+    """How bad an issue is: INFO (worth knowing, although the run may be sound), WARNING (the run does something else
+    than it seems to do) or CRITICAL (it does not learn, or learns from wrong input)."""
 
-    INFO = 1  # an issue that is worth knowing, although the run may be sound
-    WARNING = 2  # an issue that the run does something else than it seems to do
-    CRITICAL = 3  # an issue that the run does not learn, or learns from wrong input
+    INFO = 1
+    WARNING = 2
+    CRITICAL = 3
 
     @property
     def label(self) -> str:
@@ -76,8 +72,7 @@ class Answer:
 def found(
     summary: str, fix: str, *evidence: Evidence, since: int | None = None, severity: Severity = Severity.WARNING
 ) -> Answer:
-    """Return the answer of a doctor's check that found an error: a sentence on what was found, the fix, the numbers
-    that support it, its severity, and the first rollout in which it is there (``since``)."""
+    """Return the answer of a check that found something wrong (the parameters are fields of `Answer`)."""
     return Answer("found", summary, evidence, severity, fix, since)
 
 
@@ -101,9 +96,9 @@ class Diagnosis:
     rule: str
     rows: int
     answers: tuple[Answer, ...]
-    notes: tuple[str, ...] = field(default=())
-    ratio_known: bool = True  # whether some row has a log-ratio, so that `fspo analyse` can say something
-    on: str = "update"  # the log-ratio that `fspo analyse --on` can be about
+    notes: tuple[str, ...] = ()
+    ratio_known: bool = True
+    on: str = "update"
 
     @property
     def issues(self) -> list[Answer]:
@@ -116,30 +111,30 @@ class Diagnosis:
         return self.rows > 0 and not self.ratio_known
 
     def fails(self, threshold: str) -> bool:
-        """Return whether the doctor found the error that the check named ``threshold`` looks for, or, if it names a
-        severity, any error of this severity or a worse one."""
+        """Return whether there is an issue of the check named ``threshold`` or, if that is a severity, one that is as
+        severe or worse."""
         least = {severity.label: severity for severity in Severity}.get(threshold, math.inf)
         return any(a.id == threshold or (a.severity or 0) >= least for a in self.issues)
 
+    def _of(self, status: str) -> list[Answer]:
+        return [answer for answer in self.answers if answer.status == status]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the answers of all the doctor's checks about the run, as plain values for JSON."""
-        issues = [answer.to_dict() for answer in self.issues]
+        issues, *others = (
+            [answer.to_dict() for answer in kind] for kind in (self.issues, self._of("clear"), self._of("not checked"))
+        )
         run = {"schema": SCHEMA_VERSION, "run": self.run, "rule": self.rule, "rows": self.rows}
-        answers = {
-            status.replace(" ", "_"): [a.to_dict() for a in self.answers if a.status == status]
-            for status in ("clear", "not checked")
-        }
-        worst = issues[0]["severity"] if issues else None
-        return {**run, "worst": worst, "issues": issues, **answers, "notes": list(self.notes)}
+        answers = {"issues": issues, "clear": others[0], "not_checked": others[1], "notes": list(self.notes)}
+        return run | {"worst": issues[0]["severity"] if issues else None} | answers
 
     @property
     def verdict(self) -> str:
         """What the checks found, in words: "no issue", or the number of issues and how bad the worst is."""
-        issues = self.issues
-        if issues:
+        if issues := self.issues:
             worst = (issues[0].severity or Severity.INFO).label
             return f"1 issue ({worst})" if len(issues) == 1 else f"{len(issues)} issues (worst: {worst})"
-        return "no issue" if any(a.status == "clear" for a in self.answers) else "nothing could be checked"
+        return "no issue" if self._of("clear") else "nothing could be checked"
 
     def lines(self, *, verbose: bool = False) -> list[str]:
         """Return the doctor's answers about the run as lines of text for the terminal.
@@ -148,7 +143,8 @@ class Diagnosis:
         (but for mismatch) and checks that were not made are only counted."""
         out = [f"{self.run}: {self.rows} rows, rule {self.rule}: {self.verdict}"]
         out += [f"  note: {note}" for note in self.notes]
-        issues, shown = self.issues, len(self.issues) if verbose else SHOWN
+        issues, passed, left = self.issues, self._of("clear"), self._of("not checked")
+        shown = len(issues) if verbose else SHOWN
         for answer in issues[:shown]:
             since = "" if answer.since is None else f" (from rollout {answer.since} on)"
             label = (answer.severity or Severity.INFO).label.upper()
@@ -156,20 +152,11 @@ class Diagnosis:
             out += [f"    {evidence}" for evidence in (*answer.evidence, f"fix: {answer.fix}")]
         if more := issues[shown:]:
             out.append(f"  and {', '.join(answer.id for answer in more)} (--verbose)")
-        passed, left = ([a for a in self.answers if a.status == status] for status in ("clear", "not checked"))
         for answer in passed if verbose else [a for a in passed if a.id == "mismatch"]:
             out.append(f"  clear {answer.id}: {answer.summary}")
             out += [f"    {evidence}" for evidence in answer.evidence if verbose]
-        for why, group in groupby(sorted(left, key=lambda a: a.summary), key=lambda a: a.summary) if verbose else ():
-            out.append(f"  not checked {', '.join(a.id for a in group)}: {why}")
+        for why in sorted({answer.summary for answer in left}) if verbose else ():
+            out.append(f"  not checked {', '.join(a.id for a in left if a.summary == why)}: {why}")
         lacking = f", {len(left)} could not be made" if left else ""
         checks = f"{len(passed)} check{'s' * (len(passed) != 1)} found no issue{lacking}"
         return [*out, f"  {checks}" + ("" if verbose else " (--verbose says which)")]
-
-
-def check_threshold(option: str, threshold: str, checks: Sequence[str]) -> None:
-    """Raise UserError if ``threshold`` is neither a severity nor one of the names ``checks``. The message names the
-    option ``option`` and the nearest valid value."""
-    known = [*(severity.label for severity in Severity), *checks]
-    if threshold not in known:
-        raise UserError(f"{option}: {unknown_name('issue or severity', threshold, known)}")

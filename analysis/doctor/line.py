@@ -26,7 +26,8 @@ LOOK = "look at their tokens and mask them"
 SOUND = f"{LOOK}; the others are sound"
 """The fix where few responses carry most of x, and that where the others were tested."""
 SERIES = 8
-"""Least number of rollouts over which x is said to rise, and of rows in each over which it is said to jump."""
+"""Least number of rollouts, or of lines of metrics, over which a rise is judged; and of rows in each rollout over which
+x is said to jump."""
 JUMP, SUDDEN = 2.0, 5.0
 """A series that from some place on exceeds ``JUMP`` times all values before has changed. It jumps if a step fits it
 best (`bend`), or if it exceeds even ``SUDDEN`` times them; else it rises."""
@@ -60,6 +61,9 @@ class Line:
     size, y, k3 : float array (n,)
         ``size`` is x^2 / L; ``y`` is x + k3 or, where k3 is unknown, e^x - 1; ``k3`` is the given k3 or, where unknown,
         v L / 2, as noise of variance v L has it; v is the mean of (x - a - b L)^2 / L, a + b L the line fitted to x.
+    rms, of_tokens : float
+        Root mean square over the rows of x / sqrt(L), and of the token log-ratios s of x, nats; NaN and 0 without a
+        row. A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
     """
 
     def __init__(
@@ -71,29 +75,17 @@ class Line:
         response: Ints | None = None,
     ) -> None:
         good = np.isfinite(x)
-        unknown = np.full(len(x), np.nan)
         self.x, self.L, self.rollout = x[good], L[good], rollout[good]
         self.response = (rollout if response is None else response)[good]
-        k3 = (unknown if k3 is None else k3)[good]
-        self.n, self.size = len(self.x), self.x**2 / self.L
-        known = np.isfinite(k3)
+        k3 = (np.full(len(x), np.nan) if k3 is None else k3)[good]
+        self.n, self.size, known = len(self.x), self.x**2 / self.L, np.isfinite(k3)
         self.y = np.where(known, self.x + k3, np.expm1(np.minimum(self.x, 3.0)))
-        self._of_tokens = np.where(known, 2 * k3, self.x**2) / self.L
+        self.rms = math.sqrt(self.size.mean()) if self.n else math.nan
+        of_tokens = np.where(known, 2 * k3 / self.L, self.size)
+        self.of_tokens = math.sqrt(max(float(of_tokens.mean()), 0.0)) if self.n else 0.0
         a, b, *_ = self._fitted(self.x)
         variance = float(np.sum((self.x - a - b * self.L) ** 2 / self.L)) / max(self.n, 1)
         self.k3 = np.where(known, k3, variance * self.L / 2)
-
-    @cached_property
-    def rms(self) -> float:
-        """Root mean square over the rows of x / sqrt(L), nats, x the line's log-ratio; NaN without a row."""
-        return math.sqrt(self.size.mean()) if self.n else math.nan
-
-    @property
-    def of_tokens(self) -> float:
-        """Root mean square of the token log-ratios s of x, the log-ratio that the line is about, nats; 0 without a row.
-
-        A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s)."""
-        return math.sqrt(max(float(self._of_tokens.mean()), 0.0)) if self.n else 0.0
 
     @cached_property
     def carriers(self) -> Ints:
@@ -112,19 +104,18 @@ class Line:
         return largest[like | (np.arange(len(largest)) < k)]
 
     def carried(self) -> str:
-        """Return a text "k of n responses carry ..." that names up to eight of the few responses that make most of the
-        sum of x^2 / L, if there are such (`carriers`); else ""."""
+        """Return a text "k of n responses carry ..." that names up to eight of the `carriers`; "" if there are none."""
         at = self.carriers
         if not len(at):
             return ""
-        share, first = float(self.size[at].sum() / self.size.sum()), at[:8]
-        named = zip(self.rollout[first].tolist(), self.response[first].tolist(), self.x[first].tolist(), strict=True)
+        named = zip(*(values[at[:8]].tolist() for values in (self.rollout, self.response, self.x)), strict=True)
         places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
-        return f"{len(at)} of {self.n} responses carry {share:.0%} of it: {places}"
+        return f"{len(at)} of {self.n} responses carry {self.size[at].sum() / self.size.sum():.0%} of it: {places}"
 
+    @cached_property
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return four arrays (H,), without the rows `carriers`, by half octave of L (two to a doubling): number of
-        rows, mean log L, second and fourth central moment of x."""
+        """Four arrays (H,), without the rows `carriers`, by half octave of L (two to a doubling): number of rows, mean
+        log L, second and fourth central moment of x."""
         x, L = (np.delete(values, self.carriers) for values in (self.x, self.L))
         half = np.unique((2 * np.log2(L)).astype(np.int64), return_inverse=True)[1]
         n = np.bincount(half).astype(np.float64)
@@ -132,13 +123,14 @@ class Line:
         log_length, variance, fourth = (np.bincount(half, v) / n for v in (np.log(L), apart**2, apart**4))
         return n, log_length, variance, fourth
 
-    @cached_property
     def spread(self) -> tuple[float, float]:
-        """Two spreads of x, the line's log-ratio, without the `carriers`: its standard deviation inside half octaves of
-        L, nats; and the same over the root of the mean length, nats per root token."""
-        n, _, variance, _ = self._halves()
+        """Return the standard deviation of x inside half octaves of L, without the `carriers`, nats; and the same over
+        the root of the mean length, nats per root token. Both are NaN without a row."""
+        if not self.n:
+            return math.nan, math.nan
+        n, _, variance, _ = self._halves
         deviation = math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
-        return deviation, deviation / math.sqrt(max(float(self.L.sum()) / max(self.n, 1), 1.0))
+        return deviation, deviation / math.sqrt(max(float(self.L.mean()), 1.0))
 
     def growth(self) -> tuple[float, float, float]:
         """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and the ends of
@@ -147,11 +139,10 @@ class Line:
         Independent noise of the tokens has h = .5. A line over log L is fitted to the logarithm of x's standard
         deviation in bins of L (two for each doubling, n rows), with the weights 4 n / (kurtosis - 1). All three numbers
         are NaN unless two bins have 20 rows, and where the interval is wider than 1 and says nothing."""
-        n, u, variance, fourth = self._halves()
-        enough = n >= 20
-        if enough.sum() < 2 or not np.all(variance[enough] > 0):
+        enough = self._halves[0] >= 20
+        n, u, variance, fourth = (values[enough] for values in self._halves)
+        if len(n) < 2 or not np.all(variance > 0):
             return math.nan, math.nan, math.nan
-        n, u, variance, fourth = n[enough], u[enough], variance[enough], fourth[enough]
         weight = 4 * n / np.maximum(fourth / variance**2 - 1, 0.5)
         away = u - weight @ u / weight.sum()
         spread = float(weight @ away**2)
@@ -159,37 +150,24 @@ class Line:
         return (slope, slope - half, slope + half) if half < 0.5 else (math.nan, math.nan, math.nan)
 
     @cached_property
-    def by_rollout(self) -> tuple[Ints, Floats]:
-        """The numbers of the rollouts, in order, and for each the mean of x^2 / L over its rows, x the line's
-        log-ratio."""
-        number, code = np.unique(self.rollout, return_inverse=True)
-        return number, np.bincount(code, self.size) / np.bincount(code)
-
-    def rise(self) -> tuple[float, float]:
-        """Return how many times as large the root mean square of x / sqrt(L) is in the last quarter of the rollouts as
-        in the first quarter, and that of the last quarter, nats.
-
-        The first number is 1 with fewer than ``SERIES`` rollouts, or if x^2 / L does not rise over them (`rises`)."""
-        number, mean = self.by_rollout
-        quarter = max(len(number) // 4, 1)
-        at = self.rollout < number[quarter] if len(number) > quarter else self.rollout >= number[0]
-        first, last = (math.sqrt(self.size[which].mean()) for which in (at, self.rollout >= number[-quarter]))
-        steady = len(number) >= SERIES and first > 0 and rises(mean)
-        return last / first if steady else 1.0, last
+    def by_rollout(self) -> tuple[Ints, Floats, Ints]:
+        """The numbers of the rollouts, in order, and for each the root mean square of x / sqrt(L) over its rows, nats,
+        and the number of these."""
+        number, code, rows = np.unique(self.rollout, return_inverse=True, return_counts=True)
+        return number, np.sqrt(np.bincount(code, self.size) / rows), rows
 
     def since(self) -> int | None:
         """Return the first rollout whose root mean square of x / sqrt(L) is above half of that over all rows; None if
         there is none."""
-        number, mean = self.by_rollout
-        large = number[mean > self.rms**2 / 4]
-        return int(large[0]) if len(large) else None
+        number, size, _ = self.by_rollout
+        return next(iter(number[size > self.rms / 2].tolist()), None)
 
     @cached_property
     def above_0(self) -> bool:
         """Whether the mean of x lies above 0 by more than noise explains. No distribution that drew the responses gives
         this: the mean of log p - log q under q is -KL."""
-        mean = float(self.x.mean()) if self.n else 0.0
-        return self.n >= MIN_ROWS and mean > max(OFFSET, 5 * float(self.x.std()) / math.sqrt(self.n))
+        least = max(OFFSET, 5 * float(self.x.std()) / math.sqrt(self.n)) if self.n >= MIN_ROWS else math.inf
+        return self.n >= MIN_ROWS and float(self.x.mean()) > least
 
     @cached_property
     def fit(self) -> tuple[float, float, float, float]:
@@ -217,7 +195,8 @@ class Line:
         return abs(a) > 5 * a_error and abs(a) > 2 * abs(b) * float(self.L.mean())
 
     def systematic(self, apart: float = 0.0) -> bool:
-        """Whether the mean of x + k3 over responses, fitted by a line a + b L, differs from 0 by more than noise does.
+        """Return whether the mean of x + k3 over responses, fitted by a line a + b L, differs from 0 by more than noise
+        does.
 
         Parameters
         ----------
@@ -237,15 +216,12 @@ class Line:
         return True
 
     def cause(self, sampler: str) -> str:
-        """Return a sentence that names a likely cause of x, judged by the line a + b L fitted to x + k3 as a function
-        of the length L. If the mean of x + k3 does not differ from 0, the cause is noise.
+        """Return a sentence that names a likely cause of x: noise, unless `systematic`.
 
         ``sampler`` names the log-probabilities that x compares with the trainer's."""
         if not self.systematic():
-            return (
-                f"{sampler} and the trainer's differ by noise: its mean is -E[k3], as of two distributions of which "
-                "one drew"
-            )
+            noise = "differ by noise: its mean is -E[k3], as of two distributions of which one drew"
+            return f"{sampler} and the trainer's {noise}"
         above = f"its mean, {self.x.mean():+.2g} nats, lies above 0, where no distribution that drew puts it; "
         above *= self.above_0
         if self.per_response:
@@ -256,16 +232,15 @@ class Line:
             "another temperature, of other weights or of another model"
         )
 
-    def evidence(self, name: str) -> tuple[Evidence, Evidence]:
+    def evidence(self, name: str) -> list[Evidence]:
         """Return the two parts of the line fitted to x + k3, a (nats) and b (nats per token), as evidence with
         intervals; ``name`` is what the evidence calls x."""
-        a, b, *errors = self._fitted(self.x + self.k3)
-        of_a, of_b = (t_quantile(np.inf) * error for error in errors)
-        fitted = f"{name} + k3 (expected: 0)"
-        return (
-            Evidence(f"{fitted}: part that does not grow with L", a, a - of_a, a + of_a, "nats"),
-            Evidence(f"{fitted}: part for each token", b, b - of_b, b + of_b, "nats"),
-        )
+        fitted = self._fitted(self.x + self.k3)
+        return [
+            Evidence(f"{name} + k3 (expected: 0): part {part}", x, x - half, x + half, "nats")
+            for part, x, error in zip(("that does not grow with L", "for each token"), fitted, fitted[2:], strict=False)
+            for half in [t_quantile(np.inf) * error]
+        ]
 
 
 def rises(x: Floats) -> bool:

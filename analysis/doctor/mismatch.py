@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.doctor.first_epoch import EACH, GAINED, LOST, WEIGHT_MARGIN
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, bend, grows_with, separated
+from analysis.doctor.line import FLOAT32, LOOK, SENT, SERIES, SOUND, Line, bend, grows_with, rises, separated
 from analysis.doctor.patient import MIN_ROWS, Floats, Mask, Rows
 from analysis.importing.watch import CAUSES, TokenDigest
 from analysis.rules.recompute import ratio
@@ -33,7 +33,7 @@ top-k) makes x + k3 negative in all responses."""
 STALE = 0.2
 """Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
 RISE = 2.0
-"""The mismatch grows if its size in the last quarter of rollouts is more than this many times its size in the first."""
+"""The mismatch rises only if it is this many times as large in the last quarter of rollouts as in the first."""
 SAMPLER = "the sampler's log-probs"
 CAPPED = "the mean of a product weight capped at 2 is"
 PRODUCT = "the product mask (mis) masks"
@@ -109,10 +109,10 @@ class Mismatch:
         y = x + line.k3
         signed = drawn & (y != 0)
         below = AnytimeMean.of(np.where(y[signed] > 0, POSITIVE - 1, POSITIVE), rollout[signed], EACH)
-        logged, rest = rows["correction_weight"], np.ones(len(x), bool)
+        logged = rows["correction_weight"]
         removed = np.where(np.isfinite(logged), logged == 0, np.nan)
-        rest[line.carriers] = False
-        others = None if rest.all() else Mismatch.of(rows.take(rest).copy(), drawn[rest], of_E)
+        rest = np.delete(np.arange(len(x)), line.carriers)
+        others = None if len(rest) == len(x) else Mismatch.of(rows.take(rest).copy(), drawn[rest], of_E)
         return Mismatch(line, of_E, k3, lag, removed, weight, token, below, others)
 
     def answer(
@@ -127,48 +127,46 @@ class Mismatch:
         ``correction`` is the correction in use, ``same`` whether the configuration says that sampler and trainer are
         one program at one precision, so that E should be 0, ``tokens`` what the import noticed about the tokens."""
         line, tokens = self.line, tokens if tokens is not None and tokens.sampler else TokenDigest()
-        named, places = tokens.cause, tokens.places()
+        named, places, left_out = tokens.cause, tokens.places(), tokens.cause in LEFT_OUT
         if line.n < MIN_ROWS and not named:
             return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
-        x, carried = "E" if self.of_E else "D + E", line.carried()
-        shown = self._shown(same)
+        what, fix, since, small = self._shown(same)
         if named:
             cause, cure = CAUSES[named]
-            rest = f"; without these tokens: {shown.what}" if named in LEFT_OUT and shown.what else ""
-            defect = rest and not shown.small
-            since = tokens.since if named in LEFT_OUT else line.since()
-            shown = Cause(cause + places + rest, f"{cure}; {shown.fix}" if defect else cure, since)
-        elif carried:
-            shown = shown._replace(what=shown.what + places)
-        what, fix, since, small = shown
+            rest = f"; without these tokens: {what}" if left_out and what else ""
+            what, fix = cause + places + rest, f"{cure}; {fix}" if rest and not small else cure
+            since, small = tokens.since if left_out else line.since(), ""
+        elif self.others:
+            what += places
         groups, done = (self.others or self).rivals(correction) if line.n else ([], {})
-        mean, low, high = (1 + value for value in self.weight.interval())
-        growth, (deviation, each_root) = line.growth(), line.spread if line.n else (math.nan, math.nan)
-        # Of tokens that are wrong neither a mean weight nor a line tells anything.
-        evidence: tuple[Evidence, ...] = (
-            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
-            *[Evidence(f"exponent of L with which the spread of {x} grows", *growth)] * math.isfinite(growth[0]),
-            *line.evidence(x),
-        )
-        evidence = () if named and named not in LEFT_OUT else evidence
         taken = max(done.get(USED, [0.0])[:2])
-        if taken > MOST:
+        if takes_most := taken > MOST:
             what += f"; the correction in use removes {taken:.0%} of some lengths"
             fix = f"{fix}; take a sqrt band (engine-sqrt) or a wider range (docs/theory.md, T2, T10)"
-        rivals = _told(
-            groups, done if small or carried or taken > MOST else {}, "Of the others, by" * bool(self.others)
-        )
-        if small and taken <= MOST and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
-            rounding = "sampler and trainer agree up to rounding"
-            return clear(rounding if line.rms <= FLOAT32 else f"{small}{rivals}", *evidence)
+        rivals = ""
+        if done and (small or self.others or takes_most):
+            forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
+            told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
+            rivals = f". {'Of the others, by' if self.others else 'By'} length ({'; '.join(groups)}): {'; '.join(told)}"
+        x, growth, (deviation, each_root) = "E" if self.of_E else "D + E", line.growth(), line.spread()
+        grows, (mean, low, high) = math.isfinite(growth[0]), (1 + value for value in self.weight.interval())
+        evidence = [
+            Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
+            *[Evidence(f"exponent of L with which the spread of {x} grows", *growth)] * grows,
+            *line.evidence(x),
+        ] * (not named or left_out)  # of tokens that are wrong neither a mean weight nor a line tells anything
+        minor = small and not takes_most
+        if minor and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:
+            agree = "sampler and trainer agree up to rounding"
+            return clear(agree if line.rms <= FLOAT32 else small + rivals, *evidence)
         if small or fix == SOUND:
             fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
         size = f"{x} of sampler and trainer has a spread of {each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
         size = size if line.n else f"no response has a log-ratio {x}"
-        size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if math.isfinite(growth[0]) else ""
+        size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if grows else ""
         if not self.of_E and small and not np.isfinite(self.lag).any():
             size += " (no versions: lag may be in it)"
-        severity = Severity.INFO if small and taken <= MOST else Severity.WARNING
+        severity = Severity.INFO if minor else Severity.WARNING
         return found(f"{size}. {what[:1].upper()}{what[1:]}{rivals}", fix, *evidence, since=since, severity=severity)
 
     def _shown(self, same: bool) -> Cause:
@@ -184,7 +182,6 @@ class Mismatch:
     def _cause(self, same: bool) -> Cause:
         """Return what all responses together show in x."""
         line = self.line
-        rise, last = line.rise()
         if broken := self._broken():
             what = f"{broken[0]} (mean of the weight {1 + self.weight.interval()[0]:.3g}, expected 1)"
             fix = (
@@ -200,18 +197,8 @@ class Mismatch:
             return Cause(what, "compare temperature, weights' version and precision of both", line.since())
         if not self.of_E and (of_lag := self._of_lag()):
             return Cause(of_lag, OF_LAG, small=of_lag)
-        sizes, rows = np.sqrt(line.by_rollout[1]), np.unique(line.rollout, return_counts=True)[1]
-        if (rise > RISE or (rows.min() >= SERIES and separated(sizes))) and last > LARGE / 4:
-            at, step = bend(sizes)
-            if step:
-                what = (
-                    f"it jumps from {sizes[:at].mean():.2g} to {sizes[at:].mean():.2g} nats a root token: the sampler "
-                )
-                return Cause(f"{what}has other weights or another input", SENT, int(line.by_rollout[0][at]))
-            what = (
-                f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves"
-            )
-            return Cause(f"{what} the trainer", SENT, int(line.by_rollout[0][at]))
+        if rise := self._rise():
+            return rise
         what = "noise: its mean is -E[k3], as of two distributions of which one drew"
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:
@@ -222,6 +209,26 @@ class Mismatch:
                 other, fix = f"older weights sampled {old} responses, so the policy lag may be all of it", OF_LAG
             what += f", but larger than bfloat16 makes it: {other}"
         return Cause(what, fix, small="sampler and trainer differ as programs of another precision do")
+
+    def _rise(self) -> Cause | None:
+        """Return since when x is larger, if it rises over the rollouts to ``RISE`` times its size or more, or jumps."""
+        number, size, rows = self.line.by_rollout
+        quarter = max(len(number) // 4, 1)
+        first, last = (
+            math.sqrt(np.average(size[at] ** 2, weights=rows[at])) for at in (slice(quarter), slice(-quarter, None))
+        )
+        larger = len(number) >= SERIES and last > RISE * first > 0 and rises(size)
+        if last <= LARGE / 4 or not (larger or (rows.min() >= SERIES and separated(size))):
+            return None
+        at, step = bend(size)
+        what = (
+            f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves the "
+        )
+        what += "trainer"
+        if step:
+            what = f"it jumps from {size[:at].mean():.2g} to {size[at:].mean():.2g} nats a root token: the sampler has "
+            what += "other weights or another input"
+        return Cause(what, SENT, int(number[at]))
 
     def _of_lag(self) -> str:
         """Say how much larger x is where older weights sampled, if it is; else return ""."""
@@ -238,24 +245,24 @@ class Mismatch:
         """Return a cause and the rollout that proved it if E[e^x] > 1, E[x + k3] != 0 or x + k3 rarely > 0; or None."""
         from scipy.stats import binom
 
-        line = self.line
-        tests = [self.weight.above] if self.weight.mean > WEIGHT_MARGIN else []
-        if np.nansum(self.k3) > 0 and abs(self.token.mean) > WEIGHT_MARGIN:
-            tests.append(self.token.above if self.token.mean > 0 else self.token.below)
-        certain = [rollout for rollout in tests if rollout is not None]
+        line, weight, token, below = self.line, self.weight, self.token, self.below
+        tests = [weight.above if weight.mean > WEIGHT_MARGIN else None]
+        if np.nansum(self.k3) > 0 and abs(token.mean) > WEIGHT_MARGIN:
+            tests.append(token.above if token.mean > 0 else token.below)
         if line.systematic() and line.rms > LARGE / 2:
-            certain.append(line.since() or 0)
-        one_sided = self.below.above is not None and abs(line.x.mean()) > WEIGHT_MARGIN
-        certain += [self.below.above] if one_sided and self.below.above is not None else []
+            tests.append(line.since() or 0)
+        tests.append(below.above if line.n and abs(line.x.mean()) > WEIGHT_MARGIN else None)
+        certain = [rollout for rollout in tests if rollout is not None]
         if not certain or line.rms <= FLOAT32:
             return None
         # An equality is broken at the level of all tests; which of its causes it is may then be tested at 1 in 100.
-        positive = round(POSITIVE * self.below.count - self.below.total)
-        one_sided = line.x.sum() < 0 and not line.per_response
-        if one_sided and binom.cdf(positive, self.below.count, POSITIVE) < 0.01:
-            text = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
-            return text, min(certain)
-        return line.cause(SAMPLER), min(certain)
+        positive = round(POSITIVE * below.count - below.total)
+        cause = line.cause(SAMPLER)
+        if line.x.sum() < 0 and not line.per_response and binom.cdf(positive, below.count, POSITIVE) < 0.01:
+            cause = (
+                "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
+            )
+        return cause, min(certain)
 
     def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
         """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
@@ -290,13 +297,6 @@ class Mismatch:
         return list(groups), done
 
 
-def _told(groups: list[str], done: dict[str, list[float]], by: str = "") -> str:
-    """Return ``groups`` and ``done`` of `Mismatch.rivals` as text after a full stop and ``by``; "" for no ``done``."""
-    forms = {name: "{:.2f}" if name == CAPPED else "{:.1%}" for name in done}
-    told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
-    return f". {by or 'By'} length ({'; '.join(groups)}): {'; '.join(told)}" if done else ""
-
-
 def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     """Check the policy lag: how many updates lie between the weights that sampled and the old weights, by the logged
     versions; and how large D, the log-ratio of the old weights to those that sampled, is.
@@ -311,7 +311,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     lag, D, both, rollout = (
         x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
     )
-    old = lag > 0
+    old, ahead, contradicting = lag > 0, lag < 0, (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)
     than = "older weights" if exact else "weights older than the newest seen by then"
     stale = f"{old.mean():.0%} {'' if exact else 'or more '}of the responses were sampled by {than}"
     stale += f" (up to {lag.max():.0f} {'updates' if exact else 'versions'})"
@@ -319,25 +319,21 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
     S, after = rows.S[np.isfinite(rows.S)], rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
-    contradicting = (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)
-    severity, text = Severity.WARNING, ""
-    since = int(rollout[old].min()) if old.any() else None
     parts = "; if steps count updates, --columns policy_version=STEP of import parts D from E" * (not exact)
     fix = "write behaviour_version when the response is sampled, and log old log-probs of that version"
     fix = f"judge and bound D + E (--on behaviour){parts}" if imported else fix
+    severity, text, since = Severity.WARNING, "", int(rollout[old].min()) if old.any() else None
     if old.any() and not unmoved and len(S) and not S.any():
-        severity = Severity.INFO
+        severity, fix = Severity.INFO, "judge and bound D + E (a correction on the rollout-policy ratio)"
         text = f"S is 0 in every row, yet {stale}: old log-probs were recomputed, so the ratio's denominator never "
         text += "sampled, and no clip on S sees the lag"
-        fix = "judge and bound D + E (a correction on the rollout-policy ratio)"
-    elif np.any(lag < 0) or contradicting.any():
-        since, text = (
-            None,
-            f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled",
-        )
-        if np.any(lag < 0):
-            text = f"responses were sampled by weights {-lag.min():.0f} newer than the policy's, by their versions"
-            fix = "let both columns of versions count alike: both from 0 or both from 1, both updates or both rollouts"
+    elif ahead.any():
+        text = f"responses were sampled by weights {-lag.min():.0f} newer than the policy's, by their versions"
+        fix = "let both columns of versions count alike: both from 0 or both from 1, both updates or both rollouts"
+        since = int(rollout[ahead].min())
+    elif contradicting.any():
+        text = f"D is not 0 in {contradicting.sum()} responses that, by version, the present weights sampled"
+        since = int(rollout[contradicting].min())
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
     elif len(both) and not both.any():
