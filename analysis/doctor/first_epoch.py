@@ -77,6 +77,7 @@ class FirstEpoch:
         stale = (rows.lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(rows["times_used"] > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         self.k3, self.square = k3[fresh], square[fresh]
+        self.if_mean = (x + S * (L - 1))[fresh]  # what x is if S is a mean over the tokens
         self.line = Line(x[fresh], L[fresh], rollout[fresh], self.k3, rows["response_id"][fresh])
         weight = importance_weight(self.line.x) - 1
         self.weight = AnytimeMean.of(weight, self.line.rollout, EACH)
@@ -167,9 +168,9 @@ class FirstEpoch:
         evidence = Evidence("mean of (S + k3)^2 over its least value (expected: 1 or more)", ratio, ratio - 2 * error)
         if ratio + SURE * error > STILL_SPREAD:
             return clear("S spreads at least as its tokens do", evidence)
-        # If S is a mean over the tokens, S L has the mean -E[k3], and S itself has not.
+        # The mean of what x is must be -E[k3].
         k3, why = float(np.nansum(self.k3)), "it is scaled down or held at a limit, or loses tokens"
-        if k3 > 0 and abs((S * self.line.L).sum() / k3 + 1) < 0.25 < abs(S.sum() / k3 + 1):
+        if k3 > 0 and abs(self.if_mean.sum() / k3 + 1) < 0.25 < abs(S.sum() / k3 + 1):
             why = "S is a mean over the tokens and not their sum"
         return found(
             f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: {why}",

@@ -17,7 +17,7 @@ import numpy as np
 
 from analysis.doctor.batch import FEW_ADVANTAGES, LIMIT, MOSTLY_TRUNCATED, TRUNCATED, VERIFIER
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.line import SENT, bend, rises, separated
+from analysis.doctor.line import SENT, SERIES, bend, rises, separated
 from analysis.doctor.patient import Floats, Patient
 from analysis.importing.names import FOREIGN
 from fspo.gradlog import metric_names as metric
@@ -48,8 +48,6 @@ NEAR = 0.05
 """A mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less."""
 FAR = 2.0
 """A mean weight is far from 1 if it is this many times too large or too small."""
-LINES = 8
-"""Least number of lines over which a rise is judged."""
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
 MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
 
@@ -65,26 +63,25 @@ def _series(p: Patient, names: str) -> dict[str, Floats]:
 
 def weight_scale(p: Patient) -> Answer:
     """Check whether a mean weight in the metrics equals or exceeds the largest weight, or is a sum over samples."""
-    weights, largest = _series(p, WEIGHT), _series(p, LARGEST)
+    weights = _series(p, WEIGHT)
     if not weights:
         return not_checked("the metrics hold no mean weight of a correction")
     for label, values in weights.items():
         w = values[:, 1]
-        whole, tops = float(np.round(np.median(w))), [top[:, 1] for top in largest.values() if len(top) == len(w)]
+        whole = float(np.round(np.median(w)))
+        tops = [top[:, 1] for top in _series(p, LARGEST).values() if len(top) == len(w)]
+        fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
         if whole >= 2 and any(np.allclose(w, top, rtol=1e-3) for top in tops):
             what = f"{label} is the largest weight, {w.mean():.3g}, in every line: all weights are at their cap"
-            fix = (
-                "compare temperature (raw log-probabilities?) and weights of both: the sampler's log-probs are too low"
-            )
-            return found(what, fix, Evidence(label, float(np.median(w))))
-        if whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
+            fix = "compare temperature (raw log-probabilities?) and weights of both: "
+            fix += "the sampler's log-probs are too low"
+        elif whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
             what = f"{label} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
             what += "" if tops else ", or all weights are at a cap of that size"
         elif any(np.mean(w > top * (1 + 1e-6)) > 0.5 for top in tops):
             what = f"{label}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
         else:
             continue
-        fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
         return found(what, fix, Evidence(label, float(np.median(w))))
     return clear("mean weights lie within their caps")
 
@@ -135,29 +132,27 @@ def mismatch_trend(p: Patient) -> Answer:
     for label, values in differences.items():
         x = np.abs(values[:, 1])
         quarter = max(len(x) // 4, 1)
-        if not separated(x) and not (len(x) >= LINES and x[-quarter:].mean() > 1.5 * x[:quarter].mean() and rises(x)):
+        larger = len(x) >= SERIES and x[-quarter:].mean() > 1.5 * x[:quarter].mean()
+        if not separated(x) and not (larger and rises(x)):
             continue
         first, step = bend(x)
-        at = first if step else None
-        begin, before, after = float(values[first, 0]), x[: first or quarter].mean(), x[at or -quarter :].mean()
-        evidence = [Evidence(f"{label} {when}", float(v)) for when, v in (("before", before), ("after", after))]
-        step = dict(p.metrics.get("step", [])).get(begin, begin)
-        text = f"{label} {'jumps' if at else 'rises'} from {before:.3g} to {after:.3g}"
-        text += f", {'at' if at else 'beginning about' if first else 'from'} step {step:.0f}" * math.isfinite(step)
+        early, late = slice(first if step else quarter), slice(first if step else -quarter, None)
+        begin, before, after = float(values[first, 0]), x[: first or quarter].mean(), x[late].mean()
+        evidence = [Evidence(f"{label} before", float(before)), Evidence(f"{label} after", float(after))]
+        where = "at" if step else "beginning about" if first else "from"
+        text = f"{label} {'jumps' if step else 'rises'} from {before:.3g} to {after:.3g}"
+        text += f", {where} step {dict(p.metrics.get('step', [])).get(begin, begin):.0f}" * math.isfinite(begin)
         for other, weights in _series(p, WEIGHT).items():
-            full, left = (
-                float(np.median(part[:, 1])) for part in (weights[: at or quarter], weights[at or -quarter :])
-            )
+            full, left = (float(np.median(weights[part, 1])) for part in (early, late))
             evidence.append(Evidence(f"{other} after", left))
             if left < full / FAR:
                 text += f", and {other} falls from {full:.2g} to {left:.2g}: the correction takes most of the update"
         for other, weights in _series(p, LARGEST).items():
-            top = float(np.median(weights[at or -quarter :, 1]))
-            evidence.append(Evidence(f"{other} after", top))
+            evidence.append(Evidence(f"{other} after", top := float(np.median(weights[late, 1]))))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
         return found(
-            f"{text}; the sampler {'has other weights than' if at else 'leaves'} the trainer",
+            f"{text}; the sampler {'has other weights than' if step else 'leaves'} the trainer",
             f"{SENT}; clip ratios say nothing of this",
             *evidence,
             since=int(begin) if math.isfinite(begin) else None,
@@ -175,7 +170,7 @@ def truncation_count(p: Patient) -> Answer:
     for label, values in shares.items():
         share = values[:, 1]
         least = share.min()
-        if least <= 0 or len(np.unique(lengths)) <= len(lengths) / 2 or len(share) < LINES:
+        if least <= 0 or len(np.unique(lengths)) <= len(lengths) / 2 or len(share) < SERIES:
             continue
         whole = share / least  # in a batch of B the longest response alone makes 1/B
         if np.all(np.abs(whole - np.round(whole)) < 0.02) and abs(1 / least - round(1 / least)) < 0.02 / least:
@@ -209,14 +204,14 @@ what is wrong."""
 
 def from_metrics(p: Patient) -> dict[str, Answer]:
     """Return the answers of the checks in `IN_METRICS`, for a run without rows. Each judges a share: its mean over the
-    last quarter of the lines (at least ``LINES``), with an interval that takes lines as independent."""
+    last quarter of the lines (at least ``SERIES``), with an interval that takes lines as independent."""
     answers = {}
     for check, (name, warning, critical, fix, text) in IN_METRICS.items():
         values = p.metric(name)
-        if len(values) < LINES:
-            answers[check] = not_checked(f"the metrics have no {LINES} lines with {name}")
+        if len(values) < SERIES:
+            answers[check] = not_checked(f"the metrics have no {SERIES} lines with {name}")
             continue
-        share = Evidence(name, *sample_interval(values[-max(len(values) // 4, LINES) :]), "share")
+        share = Evidence(name, *sample_interval(values[-max(len(values) // 4, SERIES) :]), "share")
         answers[check] = clear("the share in the metrics is small", share)
         if share.low > warning:
             severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
