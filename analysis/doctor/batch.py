@@ -36,16 +36,16 @@ def advantages_zero(p: Patient) -> Answer:
     share = rows.mean("responses with A != 0", rows["advantage"] != 0)
     late = rows.take(rows["rollout"] >= np.quantile(rows["rollout"], 0.75))
     last = late.mean("responses with A != 0, last quarter of the run", late["advantage"] != 0)
-    none = not np.any(rows["advantage"])
-    if share.high >= FEW_ADVANTAGES and not none and (enough(late) or last.high >= FEW_ADVANTAGES):
-        return clear("advantages differ from 0", share, last)
-    fix = VERIFIER
-    if none and len(np.unique(rows["reward"][np.isfinite(rows["reward"])])) > 1:
-        fix = "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
-    by_the_end = " by the end of the run" if share.high >= FEW_ADVANTAGES else ""
-    text = f"at most {last.high:.1%} of the responses have a gradient{by_the_end}"
-    text = "every advantage is 0: no response has a gradient" if none else text
-    return found(text, fix, share, last, severity=Severity.CRITICAL if none else Severity.WARNING)
+    text, fix, severity = f"at most {last.high:.1%} of the responses have a gradient", VERIFIER, Severity.WARNING
+    if not np.any(rows["advantage"]):
+        text, severity = "every advantage is 0: no response has a gradient", Severity.CRITICAL
+        if len(np.unique(rows["reward"][np.isfinite(rows["reward"])])) > 1:
+            fix = "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
+    elif share.high >= FEW_ADVANTAGES:
+        text += " by the end of the run"
+        if enough(late) or last.high >= FEW_ADVANTAGES:
+            return clear("advantages differ from 0", share, last)
+    return found(text, fix, share, last, severity=severity)
 
 
 def truncation(p: Patient) -> Answer:
@@ -74,12 +74,11 @@ def dropped_sequences(p: Patient) -> Answer:
         return not_checked(few)
     count = np.bincount(rows.cluster)
     size = _group_size(count)
-    # Number of responses that each cluster would have if none were missing: a multiple of the group size, because a
-    # prompt may occur twice in a rollout.
-    wanted = (np.ceil(count / size) * size).astype(np.float64)
-    absent = (wanted - count).astype(np.float64)
-    once = rows.take(~repeated(rows.cluster))  # each cluster counts once
-    missing = once.mean("responses missing from their groups", absent, wanted, "share")
+    # A cluster, counted once, has a multiple of the group size if no response is missing: a prompt may occur twice in a
+    # rollout.
+    wanted = np.ceil(count / size) * size
+    once = rows.take(~repeated(rows.cluster))
+    missing = once.mean("responses missing from their groups", wanted - count, wanted, "share")
     shares = {f"are missing from groups of {size}": missing} if size > 1 else {}
     empty = p.rows["length"] < 1
     if not empty.all():
@@ -90,9 +89,9 @@ def dropped_sequences(p: Patient) -> Answer:
         shares["have A != 0 and no gradient, though the rule kept them"] = muted
     lost = {what: share for what, share in shares.items() if share.low > DROPPED}
     if lost:
+        told = "; ".join(f"{share.value:.1%} of the responses {what}" for what, share in lost.items())
         return found(
-            f"{'; '.join(f'{share.value:.1%} of the responses {what}' for what, share in lost.items())}: they never "
-            "reach the rule, whatever its band",
+            f"{told}: they never reach the rule, whatever its band",
             "look for a mask before the loss (TRL: mask_truncated_completions, vllm_importance_sampling_mode with "
             "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it, not before",
             *lost.values(),
@@ -104,16 +103,12 @@ def dropped_sequences(p: Patient) -> Answer:
 
 
 def _group_size(count: np.ndarray) -> int:
-    """Guess how many responses were sampled for each prompt; ``count`` (G,) is the number logged for each group.
-
-    The guess is the most frequent number, if the numbers of all groups are multiples of it. Else it is the largest
-    number that at least the share ``WHOLE_GROUPS`` of the groups has, or 1 if there is no such number."""
+    """Guess how many responses were sampled for each prompt, from the number logged for each group (G,): the most
+    frequent number, if the numbers of all groups are multiples of it; else the largest number that at least the share
+    ``WHOLE_GROUPS`` of the groups has, or 1 if there is none."""
     frequency = np.bincount(count) / len(count)
     usual = int(frequency.argmax())
-    if np.all(count % usual == 0):
-        return usual
-    common = np.flatnonzero(frequency >= WHOLE_GROUPS)
-    return int(common.max()) if len(common) else 1
+    return usual if np.all(count % usual == 0) else max(np.flatnonzero(frequency >= WHOLE_GROUPS).tolist(), default=1)
 
 
 def length_weighted(p: Patient) -> Answer:
@@ -138,11 +133,9 @@ def mean_length(p: Patient) -> Answer:
     if metric.MEAN_LENGTH not in p.metrics or enough(rows) or dropped_sequences(p).found:
         return not_checked("no mean length in the metrics, or responses are missing or too few")
     number, index = np.unique(rows["rollout"], return_inverse=True)
-    told: dict[float, list[float]] = {}
-    for rollout, length in p.metrics[metric.MEAN_LENGTH]:
-        told.setdefault(rollout, []).append(length)
-    off = np.array([np.mean(told.get(float(n), [np.nan])) for n in number])
-    off -= np.bincount(index, rows.L) / np.bincount(index)
+    rollout, length = np.array(p.metrics[metric.MEAN_LENGTH]).T
+    told = [length[rollout == n].mean() if n in rollout else np.nan for n in number]
+    off = np.array(told) - np.bincount(index, rows.L) / np.bincount(index)
     off = off[np.isfinite(off)]
     if len(off) < MIN_ROLLOUTS:
         return not_checked(f"{len(off)} rollouts with a mean length in the metrics, {MIN_ROLLOUTS} are wanted")
