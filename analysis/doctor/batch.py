@@ -58,13 +58,10 @@ def truncation(p: Patient) -> Answer:
     share = rows.mean("truncated responses", rows["truncated"] == 1)
     if share.low <= TRUNCATED:
         return clear("few responses meet the token limit", share)
-    return found(
-        f"{share.value:.1%} of the responses are cut off at the token limit; their length is the limit's, so every "
-        "curve over length ends in them",
-        LIMIT + f"; {metric.TRUNCATED} is this share, and not the rule's" * (metric.TRUNCATED in p.metrics),
-        share,
-        severity=Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING,
-    )
+    what = f"{share.value:.1%} of the responses are cut off at the token limit; their length is the limit's, so every "
+    what += "curve over length ends in them"
+    fix = LIMIT + f"; {metric.TRUNCATED} is this share, and not the rule's" * (metric.TRUNCATED in p.metrics)
+    return found(what, fix, share, severity=Severity.CRITICAL if share.low > MOSTLY_TRUNCATED else Severity.WARNING)
 
 
 def dropped_sequences(p: Patient) -> Answer:
@@ -90,13 +87,11 @@ def dropped_sequences(p: Patient) -> Answer:
     lost = {what: share for what, share in shares.items() if share.low > DROPPED}
     if lost:
         told = "; ".join(f"{share.value:.1%} of the responses {what}" for what, share in lost.items())
-        return found(
-            f"{told}: they never reach the rule, whatever its band",
-            "look for a mask before the loss (TRL: mask_truncated_completions, vllm_importance_sampling_mode with "
-            "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it, not before",
-            *lost.values(),
-            severity=Severity.CRITICAL if missing.low > 0.1 else Severity.WARNING,
-        )
+        what = f"{told}: they never reach the rule, whatever its band"
+        fix = "look for a mask before the loss (TRL: mask_truncated_completions, vllm_importance_sampling_mode with "
+        fix += "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it, not "
+        fix += "before"
+        return found(what, fix, *lost.values(), severity=Severity.CRITICAL if missing.low > 0.1 else Severity.WARNING)
     if size == 1:
         return not_checked("no common group size, so a missing response does not show (no prompt in the log?)")
     return clear(f"groups of {size} are whole and every kept response has a gradient", missing)
@@ -119,11 +114,10 @@ def length_weighted(p: Patient) -> Answer:
         return clear(f"rule {p.rule.label}, aggregation {p.aggregation!r}: each token, or each response, counts once")
     L = p.responses.L
     carried = float(L[np.quantile(L, 0.9) <= L].sum() / L.sum()) if len(L) else 0.0
-    return found(
-        f"aggregation {p.aggregation!r} weights each response of a sequence rule by its length (the longest tenth has "
-        f"{carried:.0%} of it); a band that is fair in length cannot mend that",
-        "average over responses: rule.aggregation response here, loss_type grpo in TRL, seq-mean-token-mean in verl",
-    )
+    what = f"aggregation {p.aggregation!r} weights each response of a sequence rule by its length (the longest tenth "
+    what += f"has {carried:.0%} of it); a band that is fair in length cannot mend that"
+    fix = "average over responses: rule.aggregation response here, loss_type grpo in TRL, seq-mean-token-mean in verl"
+    return found(what, fix)
 
 
 def mean_length(p: Patient) -> Answer:
@@ -145,8 +139,6 @@ def mean_length(p: Patient) -> Answer:
     why = "the log counts padding or other tokens" if gap.value < 0 else "the log lacks tokens, or whole responses"
     if abs(gap.value - np.mean(rows["truncated"] != 1)) < END_TOKEN:
         why = "the log's lengths lack the end-of-sequence token"
-    return found(
-        f"the mean length in the metrics is {gap.value:+.3g} tokens from the log's: {why}",
-        "count in L each token of the loss's mask, the end-of-sequence token included",
-        gap,
-    )
+    what = f"the mean length in the metrics is {gap.value:+.3g} tokens from the log's: {why}"
+    fix = "count in L each token of the loss's mask, the end-of-sequence token included"
+    return found(what, fix, gap)

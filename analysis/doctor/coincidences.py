@@ -42,12 +42,10 @@ def values_of_s(rows: Rows) -> Answer:
     later = (key[1:] == key[:-1]) & (np.diff(rows["step"][order]) > 0)
     same = later & (S[order][1:] == S[order][:-1])
     if later.sum() >= MIN_ROWS and same.sum() > UNCHANGED * later.sum():
-        return found(
-            f"{same.sum() / later.sum():.0%} of the responses have the same S, to the last bit, at a later update: new "
-            "log-probs are not computed again after updates",
-            "compute the new log-probabilities at each update, under the weights that it changes",
-            severity=Severity.CRITICAL,
-        )
+        what = f"{same.sum() / later.sum():.0%} of the responses have the same S, to the last bit, at a later update: "
+        what += "new log-probs are not computed again after updates"
+        fix = "compute the new log-probabilities at each update, under the weights that it changes"
+        return found(what, fix, severity=Severity.CRITICAL)
     single = S.astype(np.float32)
     with np.errstate(over="ignore"):
         exact = {
@@ -56,10 +54,9 @@ def values_of_s(rows: Rows) -> Answer:
         }
     for kind, which in exact.items():
         if np.mean(which) > 0.99:
-            return found(
-                f"every S is a {kind} number: sums over many tokens lose the changes of single tokens",
-                "subtract and sum log-probabilities in float32 or float64",
-            )
+            what = f"every S is a {kind} number: sums over many tokens lose the changes of single tokens"
+            fix = "subtract and sum log-probabilities in float32 or float64"
+            return found(what, fix)
     return clear("S has all its digits and is computed at each update")
 
 
@@ -78,10 +75,9 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
     of_one = [np.bincount(batch, ~repeated(batch, rows[of].astype(np.int64))) < 2 for of in ("prompt_id", "length")]
     several, one = int(np.sum(~of_one[0])), int(np.sum(~of_one[0] & of_one[1]))
     if several >= LENGTHS and one >= ONE_LENGTH * several and len(lengths) > 2:
-        return found(
-            f"in {one} of {several} minibatches all responses have one length: padding counts in the length",
-            "count the tokens of the loss's mask, which ends with the end-of-sequence token",
-        )
+        what = f"in {one} of {several} minibatches all responses have one length: padding counts in the length"
+        fix = "count the tokens of the loss's mask, which ends with the end-of-sequence token"
+        return found(what, fix)
     guessed = False
     of_marked, times = np.unique(rows.L[marked], return_counts=True)
     if marked.sum() >= MARKED and times.max() >= ONE_LIMIT * marked.sum():
@@ -102,12 +98,9 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
     if guessed:
         what = f"{wrong} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may be "
         what += "cut off at a limit"
-    return found(
-        what,
-        "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
-        "padding in the length",
-        severity=Severity.INFO if guessed else Severity.WARNING,
-    )
+    fix = "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
+    fix += "padding in the length"
+    return found(what, fix, severity=Severity.INFO if guessed else Severity.WARNING)
 
 
 def advantage_by_length(rows: Rows) -> Answer:
@@ -132,11 +125,9 @@ def advantage_by_length(rows: Rows) -> Answer:
     evidence = Evidence(f"mean correlation of A and {name} inside groups", r[name])
     if abs(r[name]) <= BY_LENGTH:
         return clear("A is no function of the length", evidence)
-    return found(
-        "inside groups the advantage is a function of the length: the reward counts tokens",
-        "look at the reward: a length penalty or bonus outweighs everything else",
-        evidence,
-    )
+    what = "inside groups the advantage is a function of the length: the reward counts tokens"
+    fix = "look at the reward: a length penalty or bonus outweighs everything else"
+    return found(what, fix, evidence)
 
 
 ON_ROWS = {check.__name__: check for check in (values_of_s, advantage_by_length)}

@@ -110,14 +110,12 @@ class FirstEpoch:
             why = "it is noise of a lower precision (bfloat16), dropout, or other code for old and new log-probs"
         elif not known:
             why = "the log has no E, so it does not say whether the old or the sampler's log-probs are at fault"
+        what = f"S is not 0 ({line.rms:.2g} nats per root token) before the first update, where new and old weights "
+        what += f"are one, and no noise of its size is like it: {why}"
+        fix = "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
+        fix += "log the sampler's log-probabilities (engine_log_ratio)"
         return found(
-            f"S is not 0 ({line.rms:.2g} nats per root token) before the first update, where new and old weights are "
-            f"one, and no noise of its size is like it: {why}",
-            "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
-            "log the sampler's log-probabilities (engine_log_ratio)",
-            *evidence,
-            since=line.since(),
-            severity=Severity.CRITICAL if known else Severity.WARNING,
+            what, fix, *evidence, since=line.since(), severity=Severity.CRITICAL if known else Severity.WARNING
         )
 
     def _weight(self) -> Answer:
@@ -138,20 +136,14 @@ class FirstEpoch:
         if self.carriers:
             return found(text + self.carriers, SOUND, evidence, since=since)
         if positive is not None:
-            return found(
-                f"E[S] is above 0 ({of_S:.3g} nats) in the first epoch, which no ratio to the distribution that drew "
-                "the responses can be (E[S] = -KL)",
-                "look at the sign of S (new less old), and whether these responses were trained on before",
-                evidence,
-                since=since,
-                severity=Severity.CRITICAL,
-            )
-        return found(
-            f"{text}S is too large: rows were trained on before, or new and old log-probs differ by noise or by tokens",
-            "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities",
-            evidence,
-            since=since,
-        )
+            what = f"E[S] is above 0 ({of_S:.3g} nats) in the first epoch, which no ratio to the distribution that "
+            what += "drew the responses can be (E[S] = -KL)"
+            fix = "look at the sign of S (new less old), and whether these responses were trained on before"
+            return found(what, fix, evidence, since=since, severity=Severity.CRITICAL)
+        what = f"{text}S is too large: rows were trained on before, or new and old log-probs differ by noise or by "
+        what += "tokens"
+        fix = "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities"
+        return found(what, fix, evidence, since=since)
 
     def _spread_of_s(self) -> Answer:
         """Check whether the mean of (S + k3)^2 is at least the mean of v, a lower bound that the tokens give (T5).
@@ -172,12 +164,9 @@ class FirstEpoch:
         k3, why = float(np.nansum(self.k3)), "it is scaled down or held at a limit, or loses tokens"
         if k3 > 0 and abs(self.if_mean.sum() / k3 + 1) < 0.25 < abs(S.sum() / k3 + 1):
             why = "S is a mean over the tokens and not their sum"
-        return found(
-            f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: {why}",
-            "log S as the sum of new less old log-probabilities over the response's tokens, and clip that",
-            evidence,
-            severity=Severity.CRITICAL,
-        )
+        what = f"S spreads {math.sqrt(ratio):.2g} times as much as its tokens ask for at least: {why}"
+        fix = "log S as the sum of new less old log-probabilities over the response's tokens, and clip that"
+        return found(what, fix, evidence, severity=Severity.CRITICAL)
 
 
 def by_rewards(rows: Rows) -> tuple[Mask, bool]:

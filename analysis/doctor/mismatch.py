@@ -184,10 +184,8 @@ class Mismatch:
         line = self.line
         if broken := self._broken():
             what = f"{broken[0]} (mean of the weight {1 + self.weight.interval()[0]:.3g}, expected 1)"
-            fix = (
-                "let the sampler return processed log-probabilities of the tokens that it drew (temperature and top-p "
-                "included), sum both over the same tokens, and compare weights and versions"
-            )
+            fix = "let the sampler return processed log-probabilities of the tokens that it drew (temperature and "
+            fix += "top-p included), sum both over the same tokens, and compare weights and versions"
             return Cause(what, fix, min(since for since in (broken[1], line.since()) if since is not None))
         if line.systematic():
             fix = "compare weights' versions, temperature and truncated sampling of sampler and trainer"
@@ -221,9 +219,8 @@ class Mismatch:
         if last <= LARGE / 4 or not (larger or (rows.min() >= SERIES and separated(size))):
             return None
         at, step = bend(size)
-        what = (
-            f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves the "
-        )
+        what = f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves "
+        what += "the "
         what += "trainer"
         if step:
             what = f"it jumps from {size[:at].mean():.2g} to {size[at:].mean():.2g} nats a root token: the sampler has "
@@ -259,9 +256,8 @@ class Mismatch:
         positive = round(POSITIVE * below.count - below.total)
         cause = line.cause(SAMPLER)
         if line.x.sum() < 0 and not line.per_response and binom.cdf(positive, below.count, POSITIVE) < 0.01:
-            cause = (
-                "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
-            )
+            cause = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or "
+            cause += "masked"
         return cause, min(certain)
 
     def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
@@ -337,9 +333,8 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
     elif len(both) and not both.any():
-        text = (
-            f"{stale}, yet D + E is exactly 0 in all of them: old log-probs are the sampler's, and not computed again"
-        )
+        text = f"{stale}, yet D + E is exactly 0 in all of them: old log-probs are the sampler's, and not computed "
+        text += "again"
         fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"

@@ -41,29 +41,22 @@ def s_zero(p: Patient) -> Answer:
     zero = p.finite.mean("responses with S = 0", p.finite.S == 0)
     once = _once(p)
     if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
-        what = (
-            "each rollout serves one update, so S is 0 up to float32's rounding: no clip can act, as is right on-policy"
-        )
+        what = "each rollout serves one update, so S is 0 up to float32's rounding: no clip can act, as is right "
+        what += "on-policy"
         return found(what, f"nothing, if on-policy training is wanted; else {SEVERAL}", zero, severity=Severity.INFO)
     rate, norm = p.metric(metric.LEARNING_RATE), p.metric(metric.GRAD_NORM)
     if not np.any(p.moved.S) and ((rate.size and not rate.any()) or (norm.size and not norm.any())):
-        return found(
-            "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: nothing moves",
-            "raise the learning rate; with a gradient of 0 look at the advantages and at which parameters are frozen",
-            zero,
-            severity=Severity.CRITICAL,
-        )
+        what = "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: nothing "
+        what += "moves"
+        fix = "raise the learning rate; with a gradient of 0 look at the advantages and at which parameters are frozen"
+        return found(what, fix, zero, severity=Severity.CRITICAL)
     if once and np.any(p.moved.S) and not enough(p.finite):
         return _one_update(p.finite)
     if len(frozen := _frozen(p)):
-        return found(
-            f"S is exactly 0 in every row after updates of {len(frozen)} rollouts that had a gradient, and not in the "
-            "others: nothing moves there, or the old log-probabilities are recomputed",
-            "look at the learning rate and at the optimizer's state, after a resumption say",
-            zero,
-            since=int(frozen[0]),
-            severity=Severity.CRITICAL,
-        )
+        what = f"S is exactly 0 in every row after updates of {len(frozen)} rollouts that had a gradient, and not in "
+        what += "the others: nothing moves there, or the old log-probabilities are recomputed"
+        fix = "look at the learning rate and at the optimizer's state, after a resumption say"
+        return found(what, fix, zero, since=int(frozen[0]), severity=Severity.CRITICAL)
     return clear("S moves once an update was made", zero)
 
 
@@ -88,13 +81,9 @@ def _one_update(rows: Rows) -> Answer:
         fix = "take old and new log-probs by one code, precision and padding; a range must be wide beside this noise"
     bands = {label: PRESETS[label].rule.band(rows.L) for label in COMPARED}
     clipped = (f"{label} {np.mean((lo > rows.S) | (hi < rows.S)):.0%}" for label, (lo, hi) in bands.items())
-    return found(
-        f"one step a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}. The default "
-        f"ranges clip of it: {', '.join(clipped)}",
-        fix,
-        follows,
-        severity=Severity.INFO,
-    )
+    what = f"one step a rollout, and S is not 0: {np.sqrt(np.mean(root**2)):.2g} nats a root token. {why}. The default "
+    what += f"ranges clip of it: {', '.join(clipped)}"
+    return found(what, fix, follows, severity=Severity.INFO)
 
 
 def _frozen(p: Patient) -> Ints:
@@ -124,17 +113,13 @@ def old_recomputed(p: Patient) -> Answer:
     """Check whether the old log-probabilities were wrongly computed again with new weights after the rollout."""
     if (few := enough(p.moved)) or s_zero(p).found:
         return not_checked(f"too few rows after an update: {few}" if few else "S is 0 for another reason (s_zero)")
-    fix = (
-        "take the old log-probabilities once, right after the rollout and before its first update, and keep them for "
-        "all its minibatches and epochs"
-    )
+    fix = "take the old log-probabilities once, right after the rollout and before its first update, and keep them for "
+    fix += "all its minibatches and epochs"
     if not np.any(p.moved.S):
+        what = "S is exactly 0 in every row, also after updates: the old log-probabilities are recomputed with the new "
+        what += "weights, so the ratio is always 1 and nothing is ever clipped"
         return found(
-            "S is exactly 0 in every row, also after updates: the old log-probabilities are recomputed with the new "
-            "weights, so the ratio is always 1 and nothing is ever clipped",
-            fix,
-            p.moved.mean("rows after an update with S = 0", p.moved.S == 0),
-            severity=Severity.CRITICAL,
+            what, fix, p.moved.mean("rows after an update with S = 0", p.moved.S == 0), severity=Severity.CRITICAL
         )
     since = p.finite["updates_since_rollout"]
     sizes: list[Evidence] = []
@@ -146,14 +131,9 @@ def old_recomputed(p: Patient) -> Answer:
         here = _size(rows, f"{update:.0f} updates after the rollout")
         sizes.append(here)
         if update >= 1 and largest is not None and here.high < RESET * largest.low:
-            return found(
-                f"S falls back to nothing {update:.0f} updates after the rollout, inside its use: the old "
-                "log-probabilities were taken again (each epoch, say), so the ratio misses the updates before",
-                fix,
-                largest,
-                here,
-                severity=Severity.CRITICAL,
-            )
+            what = f"S falls back to nothing {update:.0f} updates after the rollout, inside its use: the old "
+            what += "log-probabilities were taken again (each epoch, say), so the ratio misses the updates before"
+            return found(what, fix, largest, here, severity=Severity.CRITICAL)
         if largest is None or here.low > largest.low:
             largest = here
     if not enough(p.unmoved) and np.any(p.unmoved.S):
@@ -161,14 +141,10 @@ def old_recomputed(p: Patient) -> Answer:
         line = cluster_slope(p.finite.S**2 / p.finite.L, since, p.finite.cluster)
         low, high = float(since.max()) * line.ci_low, float(since.max()) * line.ci_high
         if after.high < 2 * before.low and low <= 0 and high < before.low:
-            return found(
-                "S after updates is no larger than the numerical noise before any: the old log-probabilities are "
-                "recomputed with the new weights, or the weights hardly move",
-                fix + "; if they are, raise the learning rate",
-                before,
-                after,
-                severity=Severity.CRITICAL,
-            )
+            what = "S after updates is no larger than the numerical noise before any: the old log-probabilities are "
+            what += "recomputed with the new weights, or the weights hardly move"
+            fix = fix + "; if they are, raise the learning rate"
+            return found(what, fix, before, after, severity=Severity.CRITICAL)
     return clear("S grows with the updates since the rollout", *sizes[:1], *sizes[-1:])
 
 
@@ -189,12 +165,9 @@ def not_finite(p: Patient) -> Answer:
     share = p.rows.mean("rows with a NaN or infinite S or A", bad)
     if not bad.any():
         return clear("every S and A is finite", share)
-    return found(
-        f"{int(bad.sum())} rows have no finite S or A; one such row makes the whole batch's loss NaN",
-        "cap S before exp, mask padding before the difference (inf - inf), and give failed rewards a number",
-        share,
-        severity=Severity.CRITICAL,
-    )
+    what = f"{int(bad.sum())} rows have no finite S or A; one such row makes the whole batch's loss NaN"
+    fix = "cap S before exp, mask padding before the difference (inf - inf), and give failed rewards a number"
+    return found(what, fix, share, severity=Severity.CRITICAL)
 
 
 def numerics(p: Patient) -> Answer:
@@ -211,13 +184,11 @@ def numerics(p: Patient) -> Answer:
     measured = p.moved.mean("out of band after updates", after)
     if floor.low < FLOOR_MINIMUM or floor.low < FLOOR_SHARE * measured.high:
         return clear("the noise floor is small beside the clip ratio", floor, measured)
+    what = f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic"
+    fix = "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), or "
+    fix += "from the trainer and not from the sampler; or widen the band above the noise floor"
     return found(
-        f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic",
-        "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), or "
-        "from the trainer and not from the sampler; or widen the band above the noise floor",
-        floor,
-        measured,
-        severity=Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING,
+        what, fix, floor, measured, severity=Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING
     )
 
 

@@ -145,11 +145,9 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     if configured is None and (imported or fits[estimators.SLOPES[-1]] < groups):
         return clear("A is a line in the reward through the group's mean; its slope is none of ours", *evidence)
     likely = f"it is of {best}" if fits[best] > 0.9 * groups else "its scale is of no estimator"
-    return found(
-        f"A is not the reward by the estimator {named} in {groups - fits[named]} of {groups} groups: {likely}",
-        "write the estimator that trained into the configuration, or look for a factor on the advantages",
-        *evidence,
-    )
+    what = f"A is not the reward by the estimator {named} in {groups - fits[named]} of {groups} groups: {likely}"
+    fix = "write the estimator that trained into the configuration, or look for a factor on the advantages"
+    return found(what, fix, *evidence)
 
 
 def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
@@ -187,8 +185,6 @@ def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
             since[f"{len(few)} rollouts with fewer {what} than the usual {usual}"] = int(few[0])
     if not since:
         return clear("rollouts, steps and responses follow each other without gap or copy")
-    return found(
-        "; ".join(since) + ": parts are missing or stand twice, or files of several runs lie in one folder",
-        "copy the log again from its run; keep one run in a folder",
-        since=min(since.values()),
-    )
+    what = "; ".join(since) + ": parts are missing or stand twice, or files of several runs lie in one folder"
+    fix = "copy the log again from its run; keep one run in a folder"
+    return found(what, fix, since=min(since.values()))

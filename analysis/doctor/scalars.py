@@ -93,12 +93,10 @@ def same_ratio(p: Patient) -> Answer:
         return not_checked("the metrics hold fewer than two ratios")
     for (first, a), (second, b) in combinations(weights.items(), 2):
         if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[:, 1])) > 2:
-            return found(
-                f"{first} and {second} are equal in all {len(a)} lines: both have one denominator (the sampler's), so "
-                "one is a copy, or the correction counts twice",
-                "let one ratio divide by the trainer's old log-probs and the other by the sampler's",
-                Evidence(first, float(a[:, 1].mean())),
-            )
+            what = f"{first} and {second} are equal in all {len(a)} lines: both have one denominator (the sampler's), "
+            what += "so one is a copy, or the correction counts twice"
+            fix = "let one ratio divide by the trainer's old log-probs and the other by the sampler's"
+            return found(what, fix, Evidence(first, float(a[:, 1].mean())))
     return clear("no two ratios are one column")
 
 
@@ -113,14 +111,12 @@ def weight_product(p: Patient) -> Answer:
         w = float(np.median(values[:, 1]))
         if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
             continue
-        return found(
-            f"{label} is {w:.3g} though tokens agree ({', '.join(f'{n} {x:.4g}' for n, x in near.items())}): the batch "
-            f"is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, and by no "
-            "mismatch of a token",
-            "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
-            "which lengths it masks (`fspo import`, `fspo analyse --on behaviour`)",
-            Evidence(label, w),
-        )
+        what = f"{label} is {w:.3g} though tokens agree ({', '.join(f'{n} {x:.4g}' for n, x in near.items())}): the "
+        what += f"batch is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, "
+        what += "and by no mismatch of a token"
+        fix = "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
+        fix += "which lengths it masks (`fspo import`, `fspo analyse --on behaviour`)"
+        return found(what, fix, Evidence(label, w))
     return clear("mean weights are as far from 1 as tokens are")
 
 
@@ -151,12 +147,9 @@ def mismatch_trend(p: Patient) -> Answer:
             evidence.append(Evidence(f"{other} after", top := float(np.median(weights[late, 1]))))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
-        return found(
-            f"{text}; the sampler {'has other weights than' if step else 'leaves'} the trainer",
-            f"{SENT}; clip ratios say nothing of this",
-            *evidence,
-            since=int(begin) if math.isfinite(begin) else None,
-        )
+        what = f"{text}; the sampler {'has other weights than' if step else 'leaves'} the trainer"
+        fix = f"{SENT}; clip ratios say nothing of this"
+        return found(what, fix, *evidence, since=int(begin) if math.isfinite(begin) else None)
     return clear("the difference of trainer's and sampler's log-probs neither jumps nor rises")
 
 
@@ -174,12 +167,11 @@ def truncation_count(p: Patient) -> Answer:
             continue
         whole = share / least  # in a batch of B the longest response alone makes 1/B
         if np.all(np.abs(whole - np.round(whole)) < 0.02) and abs(1 / least - round(1 / least)) < 0.02 / least:
-            return found(
-                f"{label} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
-                f"({lengths.min():.0f} to {lengths.max():.0f}): it counts each batch's longest response as truncated",
-                "compare lengths with the limit, and not with the longest of the batch",
-                Evidence(f"least {label}", float(least), unit="share"),
-            )
+            what = f"{label} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
+            what += f"({lengths.min():.0f} to {lengths.max():.0f}): it counts each batch's longest response as "
+            what += "truncated"
+            fix = "compare lengths with the limit, and not with the longest of the batch"
+            return found(what, fix, Evidence(f"least {label}", float(least), unit="share"))
     return clear("truncation is counted at the limit")
 
 
