@@ -49,17 +49,9 @@ FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older
 
 
 class FirstEpoch:
-    """Tests of equalities that theory promises (such as E[e^S] = 1, T5) on responses that no update had trained on. If
-    sampler and trainer differ by more than float32 explains, S + D + E is tested in the place of S.
-
-    Parameters
-    ----------
-    rows : Rows
-        Rows (N,) of complete rollouts.
-    fair : bool array (N,)
-        Which rows would be logged whatever their reward (`by_rewards`).
-    float32 : bool
-        Whether the configuration says that the trainer computes in float32.
+    """Tests of the equalities on ``rows`` (N,) of complete rollouts, of which ``fair`` (N,) marks those that would be
+    logged whatever their reward (`by_rewards`). ``float32`` says whether the trainer computes in float32, by its
+    configuration. If sampler and trainer differ by more than float32 explains, S + D + E is tested in the place of S.
     """
 
     def __init__(self, rows: Rows, fair: Mask, *, float32: bool = False) -> None:

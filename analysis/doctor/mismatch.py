@@ -27,9 +27,8 @@ longest responses, or if it exceeds ``LARGE``."""
 MOST = 2 / 3
 """A correction in use is reported if it takes more than this share from the shortest or from the longest responses."""
 POSITIVE = 0.05
-"""In a sound run x + k3 has mean 0, and x + k3 is taken to be above 0 in at least this share of the responses. x is E,
-or D + E where E is unknown; k3 is the sum of e^s - 1 - s over the token log-ratios s of x. Truncated sampling (top-p,
-top-k) makes x + k3 negative in all responses."""
+"""In a sound run x + k3 has mean 0, and is taken to be above 0 in at least this share of the responses (x, k3: see
+`Mismatch`). Truncated sampling (top-p, top-k) makes x + k3 negative in all responses."""
 STALE = 0.2
 """Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
 RISE = 2.0
@@ -62,41 +61,23 @@ class Cause(NamedTuple):
 @dataclass(frozen=True)
 class Mismatch:
     """The mismatch x of sampler and trainer in the first row of each response: E or, where fewer than ``MIN_ROWS`` rows
-    have an E, D + E.
+    have an E, D + E. Arrays (n,) are of the line's rows, NaN where unknown; the tests are made on responses that would
+    have been logged whatever their reward."""
 
-    Attributes
-    ----------
-    line : Line
-        The size of x, and the line fitted to x + k3.
-    of_E : bool
-        Whether x is E.
-    k3 : float array (n,)
-        The sum of e^s - 1 - s over the token log-ratios s of x, NaN where unknown, of the line's rows.
-    lag : float array (n,)
-        Policy lag of the line's rows (`Rows.lag`), updates, NaN where unknown.
-    removed : float array (n,)
-        1 where the logged weight of a correction is 0 in the line's rows, else 0; NaN where no weight is logged.
-    weight, token, below : AnytimeMean
-        Tests whether E[e^x] > 1, whether E[x + k3] differs from 0, and whether x + k3 is above 0 in less than the share
-        ``POSITIVE`` of the responses; of responses that would have been logged whatever their reward.
-    others : Mismatch, optional
-        The mismatch of the other responses, if few carry most of the sum of x^2 / L (`Line.carriers`).
-    """
-
-    line: Line
-    of_E: bool
-    k3: Floats
-    lag: Floats
-    removed: Floats
-    weight: AnytimeMean
-    token: AnytimeMean
-    below: AnytimeMean
-    others: Mismatch | None = None
+    line: Line  # the size of x, and the line fitted to x + k3
+    of_E: bool  # whether x is E
+    k3: Floats  # sum of e^s - 1 - s over the token log-ratios s of x, nats
+    lag: Floats  # policy lag (`Rows.lag`), updates
+    removed: Floats  # 1 where the logged weight of a correction is 0, else 0
+    weight: AnytimeMean  # tests whether E[e^x] > 1
+    token: AnytimeMean  # tests whether E[x + k3] differs from 0
+    below: AnytimeMean  # tests whether x + k3 is above 0 in less than the share ``POSITIVE`` of the responses
+    others: Mismatch | None = None  # of the other responses, if few carry most of the sum of x^2 / L
 
     @staticmethod
     def of(rows: Rows, fair: Mask, of_E: bool | None = None) -> Mismatch:
-        """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks the rows that would be logged whatever
-        their reward. ``of_E`` says whether x is E or D + E; None: E, if at least ``MIN_ROWS`` responses have one."""
+        """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks those that would be logged whatever their
+        reward. ``of_E`` says whether x is E or D + E; None: E, if at least ``MIN_ROWS`` responses have one."""
         both, first = ratio(rows.columns, "behaviour"), rows.first & (rows["length"] >= 1)
         E = rows["engine_log_ratio"]
         of_E = bool(np.isfinite(E[first]).sum() >= MIN_ROWS) if of_E is None else of_E
@@ -120,9 +101,9 @@ class Mismatch:
     ) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
-        Let x be E, or D + E where E is not known. A cause is named only if its own test says so: tests of tokens;
-        a few responses that make up most of the sum of x^2 / L; whether x + k3 has mean 0 and e^x mean 1 (T13); the
-        sign of x; the policy lag; a rise over rollouts. Else x is reported as noise, at most as information.
+        A cause is named only if its own test says so: tests of tokens; a few responses that make up most of the sum of
+        x^2 / L; whether x + k3 has mean 0 and e^x mean 1 (T13); the sign of x; the policy lag; a rise over rollouts.
+        Else x is reported as noise, at most as information.
 
         ``correction`` is the correction in use, ``same`` whether the configuration says that sampler and trainer are
         one program at one precision, so that E should be 0, ``tokens`` what the import noticed about the tokens."""
@@ -261,18 +242,11 @@ class Mismatch:
         return cause, min(certain)
 
     def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
-        """Return what each correction in ``RIVALS``, and the one in use, does to the shortest responses, to the longest
-        and to all.
+        """Return the names of K ranges of lengths (the first and the last octave with enough responses, and all), and
+        by name of each correction in ``RIVALS``, and of the one in use (``USED``), K numbers: the share of the
+        responses in the range that a mask drops, or the mean weight that a cap leaves them; of a cap in use 1 less it.
 
         A correction with a drift gets the same one for all responses, made from the mean of k3 (-x if unknown) a token.
-
-        Returns
-        -------
-        list of str
-            Names of K ranges of lengths: the first and the last octave with enough responses, and all lengths.
-        dict of str to list of float
-            By name of the correction K numbers: the share of the responses in the range that a mask drops, or the mean
-            weight that a cap leaves them; of a cap in use (``USED``) 1 less this mean.
         """
         x, L = self.line.x, self.line.L
         octave = np.log2(L).astype(np.int64)

@@ -38,19 +38,12 @@ READ = (
 """Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
 KEPT = 500_000
-"""Largest number of rows kept in memory. Of a log with more rows, most checks read evenly spread rollouts only."""
+"""Largest number of rows kept in memory: of a log with more, most checks read evenly spread rollouts only."""
 
 
 class Rows:
-    """Some or all rows of a gradient log, as columns (N,), NaN where unknown. A column is copied whenever it is read.
-
-    Parameters
-    ----------
-    columns : dict of arrays
-        Columns of all rows.
-    which : int array (N,), optional
-        Index of the selected rows; by default all rows.
-    """
+    """Some or all rows of a gradient log, as columns (N,), NaN where unknown; a column is copied whenever it is read.
+    ``columns`` holds those of all rows, and ``which`` is the index (N,) of the selected rows, by default all."""
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Ints | None = None) -> None:
         self.columns = columns
@@ -108,12 +101,12 @@ class Rows:
 
     @cached_property
     def cluster(self) -> Ints:
-        """The number of each row's cluster (N,). The clusters, pairs (rollout, prompt), are numbered 0, 1, 2, ..."""
+        """The number of each row's cluster (N,), a pair (rollout, prompt), counted from 0."""
         return numbered(self["rollout"], self["prompt_id"])
 
     @cached_property
     def clusters(self) -> int:
-        """Number of clusters, that is of different pairs (rollout, prompt)."""
+        """Number of clusters."""
         return int(self.cluster.max()) + 1 if len(self) else 0
 
     def mean(
@@ -137,18 +130,13 @@ class Kept:
     """The rows of phase train that the checks read: all rows of every ``stride``-th rollout (``parts``). At most
     ``most`` rows are kept, unless two rollouts alone have more. ``valued`` names the columns that have a value.
 
-    Attributes
-    ----------
-    rows, short : int
-        Number of the rows given to `add` so far, kept or not; number of those with a length below 1.
-    rollouts : list of (int, int, int, int, int, int, int)
-        Of each rollout, kept or not: its number, how many rows and how many steps it has, its first and last step, its
-        least and greatest response id."""
+    Of each rollout, kept or not, ``rollouts`` has its number, how many rows and how many steps it has, its first and
+    last step, its least and greatest response id."""
 
     imported: bool  # whether the log was made from another trainer's
     most: int = KEPT
-    rows: int = 0
-    short: int = 0
+    rows: int = 0  # kept or not
+    short: int = 0  # rows, kept or not, with a length below 1
     rollouts: list[tuple[int, ...]] = field(default_factory=list)
     stride: int = 1
     # For each kept rollout: its place in the order of all rollouts, and its rows.
@@ -187,8 +175,7 @@ class Kept:
         return Rows({name: np.concatenate([no, *(part[name] for part in kept)]) for name, no in none.items()})
 
     def notes(self) -> list[str]:
-        """Return sentences on what a reader of the answers must know of the rows: which are kept, and which have no
-        length."""
+        """Return sentences on which rows are kept, and which have no length."""
         notes = []
         if self.stride > 1:
             kept = f"{len(self.parts)} of {len(self.rollouts)} rollouts, evenly spread"
@@ -239,26 +226,14 @@ def metrics_of(path: Path, notes: list[str]) -> dict[str, list[tuple[float, floa
 
 @dataclass(frozen=True)
 class Patient:
-    """The data of one run, as the doctor's checks read it.
+    """The data of one run, as the doctor's checks read it; None for what is unknown."""
 
-    Attributes
-    ----------
-    rule, aggregation, logged
-        The clip rule that trained; how the loss is averaged (None if unknown); names of columns that have a value.
-    rows : Rows
-        Rows of the phase train, also those with numbers that are not finite.
-    metrics : dict
-        Name of a metric to its (rollout, value) pairs from the train lines of metrics.jsonl, in order.
-    tokens : TokenDigest, optional
-        What the import noticed about the tokens of another trainer's log; None without import, or if it saw no tokens.
-    """
-
-    rule: Rule | None
-    aggregation: str | None
-    rows: Rows
-    logged: frozenset[str]
-    metrics: dict[str, list[tuple[float, float]]]
-    tokens: TokenDigest | None = None
+    rule: Rule | None  # the clip rule that trained
+    aggregation: str | None  # how the loss is averaged
+    rows: Rows  # of the phase train, also those with numbers that are not finite
+    logged: frozenset[str]  # names of columns that have a value
+    metrics: dict[str, list[tuple[float, float]]]  # (rollout, value) pairs of each metric (`metrics_of`)
+    tokens: TokenDigest | None = None  # what the import noticed about the tokens of another trainer's log
 
     @cached_property
     def finite(self) -> Rows:
@@ -267,14 +242,12 @@ class Patient:
 
     @cached_property
     def moved(self) -> Rows:
-        """The training rows with a finite S and at least one token that were logged after at least one update since
-        their rollout."""
+        """The rows of `finite` that were logged after at least one update since their rollout."""
         return self.finite.take(self.finite["updates_since_rollout"] >= 1)
 
     @cached_property
     def unmoved(self) -> Rows:
-        """The rows of `finite` before any update since their rollout: new and old log-probabilities are by the same
-        weights, so only numerical error makes S differ from 0."""
+        """The rows of `finite` before any update since their rollout: only numerical error makes S differ from 0."""
         return self.finite.take(self.finite["updates_since_rollout"] == 0)
 
     @cached_property
@@ -293,11 +266,9 @@ class Patient:
         return rule.band(rows.L)
 
     def out_of_band(self, rows: Rows) -> Mask | None:
-        """Return whether S of each row lies outside the band (N,); None if unknown.
-
-        Under a rule on tokens: whether any token of the row lies outside its band."""
-        band = self.band(rows)
-        if band is not None:
+        """Return whether S of each row lies outside the band (N,), or any token under a rule on tokens; None if
+        unknown."""
+        if band := self.band(rows):
             return (band[0] > rows.S) | (band[1] < rows.S)
         if "band_accept" in self.logged and self.rule is not None and self.rule.shape != "none":
             return rows["band_accept"] == 0

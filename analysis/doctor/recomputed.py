@@ -60,14 +60,8 @@ UNCHANGING = ("length", "reward", "advantage", "truncated", "engine_log_ratio", 
 def of_columns(rows: Rows, rule: Rule | None, correction: Rule | None, *, imported: bool) -> dict[str, Answer]:
     """Return the answers of the checks that compare logged columns with what follows from others, by their names.
 
-    Parameters
-    ----------
-    rule, correction : Rule, optional
-        The clip rule and the correction of the log's header.
-    imported : bool
-        Whether another trainer's table was imported; its steps, versions and uses are not compared, because the import
-        may have made them up.
-    """
+    ``rule`` and ``correction`` are those of the log's header, ``imported`` says whether another trainer's table was
+    imported; its steps, versions and uses are not compared, because the import may have made them up."""
     compared = recompute(rows.columns, rule, correction, imported=imported, before=FIRST)
     response = numbered(rows["rollout"], rows["response_id"])
     first = np.unique(response, return_index=True)[1]
