@@ -27,7 +27,7 @@ LINES = {
     "fspo": 16_182,
     "analysis": 7_810,
     "analysis/claims": 538,
-    "analysis/doctor": 2_737,
+    "analysis/doctor": 2_416,
     "analysis/importing": 1_806,
     "figures": 2_813,
     "figures/page": 451,

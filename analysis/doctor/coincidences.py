@@ -48,12 +48,9 @@ def values_of_s(rows: Rows) -> Answer:
         return found(what, fix, severity=Severity.CRITICAL)
     single = S.astype(np.float32)
     with np.errstate(over="ignore"):
-        exact = {
-            "bfloat16": (single == S) & ((single.view(np.uint32) & 0xFFFF) == 0),
-            "float16": S.astype(np.float16) == S,
-        }
-    for kind, which in exact.items():
-        if np.mean(which) > 0.99:
+        half, brain = S.astype(np.float16) == S, (single == S) & ((single.view(np.uint32) & 0xFFFF) == 0)
+    for kind, exact in (("bfloat16", brain), ("float16", half)):
+        if np.mean(exact) > 0.99:
             what = f"every S is a {kind} number: sums over many tokens lose the changes of single tokens"
             fix = "subtract and sum log-probabilities in float32 or float64"
             return found(what, fix)
@@ -96,8 +93,8 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
         return clear("no pile of ended responses at the token limit, and none beyond")
     what = f"{wrong} responses have {limit} tokens, the limit, or more, and are not marked as truncated"
     if guessed:
-        what = f"{wrong} responses have exactly {limit} tokens, the most, and none is marked as truncated: they may be "
-        what += "cut off at a limit"
+        what = f"{wrong} responses have exactly {limit} tokens, the most, and none is marked as truncated: "
+        what += "they may be cut off at a limit"
     fix = "mark responses that meet the token limit (column truncated), do not reward them as ended, and count no "
     fix += "padding in the length"
     return found(what, fix, severity=Severity.INFO if guessed else Severity.WARNING)
@@ -117,13 +114,10 @@ def advantage_by_length(rows: Rows) -> Answer:
         x = x - (np.bincount(group, x) / count)[group]
         return x / np.sqrt(np.maximum(np.bincount(group, x * x), np.finfo(float).tiny))[group]
 
-    r = {
-        name: float(np.bincount(group, inside(x) * inside(A))[judged].mean())
-        for name, x in (("L", rows.L), ("log L", np.log(rows.L)))
-    }
-    name = max(r, key=lambda which: abs(r[which]))
-    evidence = Evidence(f"mean correlation of A and {name} inside groups", r[name])
-    if abs(r[name]) <= BY_LENGTH:
+    of_L, of_log = (float(np.bincount(group, inside(x) * inside(A))[judged].mean()) for x in (rows.L, np.log(rows.L)))
+    name, r = ("L", of_L) if abs(of_L) >= abs(of_log) else ("log L", of_log)
+    evidence = Evidence(f"mean correlation of A and {name} inside groups", r)
+    if abs(r) <= BY_LENGTH:
         return clear("A is no function of the length", evidence)
     what = "inside groups the advantage is a function of the length: the reward counts tokens"
     fix = "look at the reward: a length penalty or bonus outweighs everything else"

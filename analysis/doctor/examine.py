@@ -20,7 +20,7 @@ from analysis.doctor.recomputed import estimator, of_columns, succession
 from analysis.doctor.scalars import ON_SCALARS, by_rldoctor, from_metrics, records
 from analysis.importing.run import import_run
 from analysis.importing.sources import find_sources
-from analysis.importing.watch import digest_of
+from analysis.importing.watch import TokenDigest, digest_of
 from analysis.log.partition import LENGTH
 from analysis.log.stream import Stream
 from analysis.log.usable import tells_updates
@@ -55,26 +55,20 @@ NO_RATIO = (
 
 @dataclass
 class Doctor:
-    """What was read of one run so far, and what examines it: the rows that are ``kept`` for the checks, and ``notes``
-    on what could not be read. Its size in memory does not grow with the log.
+    """What was read of one run so far, and what examines it. Its size in memory does not grow with the log.
 
     >>> doctor = Doctor.of("RUN")
     >>> doctor.read()                 # reads the files that the log has now; later calls read new files alone
     >>> doctor.diagnosis().issues    # what is wrong so far
-
-    Attributes
-    ----------
-    rule, correction : Rule, optional
-        The clip rule and the correction that the log's header names, if any.
     """
 
     path: Path
-    kept: Kept
-    rule: Rule | None
+    kept: Kept  # the rows for the checks
+    rule: Rule | None  # the clip rule that the log's header names
     correction: Rule | None
     config: Mapping[str, Any]
     aggregation: str | None  # how the loss was averaged
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # on what could not be read
     read_files: set[str] = field(default_factory=set)
 
     @staticmethod
@@ -112,7 +106,7 @@ class Doctor:
         """Return the answers of all checks about the rows that were read so far."""
         rows = self.kept.joined()
         notes, imported = [*self.notes, *self.kept.notes()], self.kept.imported
-        metrics, tokens = metrics_of(self.path, notes), digest_of(self.path)
+        metrics, tokens = metrics_of(self.path, notes), digest_of(self.path) or TokenDigest()
         patient = Patient(self.rule, self.aggregation, rows, frozenset(self.kept.valued), metrics, tokens)
         fair, selected = by_rewards(rows)
         limit = _setting(self.config, "sampling", "max_new_tokens")
@@ -128,7 +122,7 @@ class Doctor:
             "mismatch": Mismatch.of(rows, fair).answer(self.correction, same=_one_program(self.config), tokens=tokens),
             "staleness": staleness(rows, self.correction is not None, imported=imported),
         }
-        if tokens is not None and tokens.means:
+        if tokens.means:
             found["mismatch"] = issues.not_checked(tokens.means)
             found["sums"] = issues.found(f"{tokens.means}, so no statement on a ratio holds", SUMS_WANTED)
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
@@ -156,10 +150,8 @@ def examine(run: str | Path) -> Diagnosis:
     if not log_paths(path) and (path / METRICS).is_file():
         doctor = Doctor.of(run)
         if not metrics_of(path, []):
-            raise UserError(
-                f"{path} has no gradient log and no number in {METRICS}: nothing to examine; name a run that has begun "
-                "to train"
-            )
+            lacking = f"{path} has no gradient log and no number in {METRICS}"
+            raise UserError(f"{lacking}: nothing to examine; name a run that has begun to train")
         doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
         diagnosis, (answers, note) = doctor.diagnosis(), by_rldoctor(records(path))
         return replace(diagnosis, answers=(*diagnosis.answers, *answers), notes=(*diagnosis.notes, note))

@@ -30,15 +30,13 @@ The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this
 test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
 test that compares -E with k3 (the sum of e^s - 1 - s over a response's tokens) keeps the level if k3 + E lies between
 -LOST and GAINED. Checks with thresholds of their own are not among the tests."""
-TESTS = 5
-"""Number of tests, each of which gets an equal part of ``LEVEL``."""
+TESTS = 5  # number of tests, each of which gets an equal part of ``LEVEL``
 EACH = LEVEL / TESTS
 LOST, GAINED = 4.0, 2.0**17
 """The test assumes that k3 + E of a response, the sum of e^s - 1 over its tokens, lies between -LOST and GAINED. It
 comes near -LOST if LOST tokens have become impossible. GAINED = 131,072 is e^s of a token that is certain now and was
 one of 131,072 equally likely tokens when it was sampled."""
-WEIGHT_MARGIN = 0.01
-"""Smallest distance of a mean weight from 1 that is reported."""
+WEIGHT_MARGIN = 0.01  # smallest distance of a mean weight from 1 that is reported
 STILL_SPREAD, SURE = 0.8, 5.0
 """S is reported as too small if the mean of (S + k3)^2 lies below this share of its least value, by this many standard
 errors. It is not among the tests: it has no level that holds for every distribution."""

@@ -11,8 +11,7 @@ SCHEMA_VERSION = "3.0"
 """Version (major.minor) of the JSON that ``--json`` writes (doctor.schema.json): a new minor version adds fields, a new
 major version changes or removes some."""
 
-SHOWN = 3
-"""Number of issues whose evidence and fix are printed without ``--verbose``."""
+SHOWN = 3  # number of issues whose evidence and fix are printed without ``--verbose``
 
 
 class Severity(IntEnum):

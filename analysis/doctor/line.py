@@ -20,8 +20,7 @@ nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, 
 OFFSET = 0.02
 """Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
 sum of e^s - 1 - s over the token log-ratios s of x."""
-CARRIERS = 64
-"""Largest number of rows that `Line.carriers` returns."""
+CARRIERS = 64  # largest number of rows that `Line.carriers` returns
 LOOK = "look at their tokens and mask them"
 SOUND = f"{LOOK}; the others are sound"
 """The fix where few responses carry most of x, and that where the others were tested."""
@@ -47,17 +46,15 @@ class Line:
 
     Parameters
     ----------
-    x, L : float array (N,)
-        Log-ratio and length of each row; rows whose x is not finite are left out.
+    x, L, k3 : float array (N,)
+        Log-ratio, length and k3 (NaN where unknown) of each row; rows whose x is not finite are left out.
     rollout, response : int array (N,)
-        Numbers of each row's rollout and response; ``response`` is optional.
-    k3 : float array (N,), optional
-        The k3 of ``x``, NaN where unknown.
+        Numbers of each row's rollout and response.
 
     Attributes
     ----------
-    x, L, rollout, response, n
-        The parameters, without the rows that were left out; ``n`` is the number of rows that remain.
+    n : int
+        Number of rows that remain.
     size, y, k3 : float array (n,)
         ``size`` is x^2 / L; ``y`` is x + k3 or, where k3 is unknown, e^x - 1; ``k3`` is the given k3 or, where unknown,
         v L / 2, as noise of variance v L has it; v is the mean of (x - a - b L)^2 / L, a + b L the line fitted to x.
@@ -134,11 +131,11 @@ class Line:
 
     def growth(self) -> tuple[float, float, float]:
         """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and the ends of
-        its 95 % interval.
+        its 95 % interval. Independent noise of the tokens has h = .5.
 
-        Independent noise of the tokens has h = .5. A line over log L is fitted to the logarithm of x's standard
-        deviation in bins of L (two for each doubling, n rows), with the weights 4 n / (kurtosis - 1). All three numbers
-        are NaN unless two bins have 20 rows, and where the interval is wider than 1 and says nothing."""
+        A line over log L is fitted to the logarithm of x's standard deviation in half octaves (n rows), with the
+        weights 4 n / (kurtosis - 1). All three numbers are NaN unless two half octaves have 20 rows, and where the
+        interval is wider than 1 and says nothing."""
         enough = self._halves[0] >= 20
         n, u, variance, fourth = (values[enough] for values in self._halves)
         if len(n) < 2 or not np.all(variance > 0):
@@ -171,8 +168,8 @@ class Line:
 
     @cached_property
     def fit(self) -> tuple[float, float, float, float]:
-        """The line a + b L fitted to x + k3 of the rows as a function of their length L, with weights 1/L: a (nats), b
-        (nats per token) and the standard error of each."""
+        """The line a + b L fitted to x + k3, with weights 1/L: a (nats), b (nats per token), the standard error of
+        each."""
         return self._fitted(self.y)
 
     def _fitted(self, values: NDArray[np.floating]) -> tuple[float, float, float, float]:
@@ -233,8 +230,7 @@ class Line:
         )
 
     def evidence(self, name: str) -> list[Evidence]:
-        """Return the two parts of the line fitted to x + k3, a (nats) and b (nats per token), as evidence with
-        intervals; ``name`` is what the evidence calls x."""
+        """Return a and b of the line fitted to x + k3 as evidence with intervals; ``name`` stands for x."""
         fitted = self._fitted(self.x + self.k3)
         return [
             Evidence(f"{name} + k3 (expected: 0): part {part}", x, x - half, x + half, "nats")

@@ -31,8 +31,7 @@ POSITIVE = 0.05
 `Mismatch`). Truncated sampling (top-p, top-k) makes x + k3 negative in all responses."""
 STALE = 0.2
 """Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
-RISE = 2.0
-"""The mismatch rises only if it is this many times as large in the last quarter of rollouts as in the first."""
+RISE = 2.0  # the mismatch rises only if it is this many times as large in the last quarter of rollouts as in the first
 SAMPLER = "the sampler's log-probs"
 CAPPED = "the mean of a product weight capped at 2 is"
 PRODUCT = "the product mask (mis) masks"

@@ -25,8 +25,7 @@ from fspo.rules import Rule
 from fspo.stats.clusters import MIN_CLUSTERS, Floats, Ints, Mask, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval
 
-MIN_ROWS = 50
-"""Least number of rows from which the checks judge a share or a mean over them."""
+MIN_ROWS = 50  # least number of rows from which the checks judge a share or a mean over them
 READ = (
     *("rollout", "step", "updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
     *("prompt_id", "response_id", "length", "truncated", "log_ratio", "sum_sq_log_ratio", "k3_sum"),
@@ -233,7 +232,7 @@ class Patient:
     rows: Rows  # of the phase train, also those with numbers that are not finite
     logged: frozenset[str]  # names of columns that have a value
     metrics: dict[str, list[tuple[float, float]]]  # (rollout, value) pairs of each metric (`metrics_of`)
-    tokens: TokenDigest | None = None  # what the import noticed about the tokens of another trainer's log
+    tokens: TokenDigest  # what an import noticed about the tokens of another trainer's log
 
     @cached_property
     def finite(self) -> Rows:

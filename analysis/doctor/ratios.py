@@ -28,10 +28,8 @@ FLOOR_SHARE = 0.2
 already there before any update."""
 FLOOR_MINIMUM = 0.002
 """Share of responses out of the band before any update below which the check numerics reports nothing."""
-BINS = 8
-"""Number of length bins; the check acceptance looks in each for most responses beyond one edge of the band."""
-TOO_TIGHT, TOO_WIDE = 0.5, 0.995
-"""Least and greatest band acceptance at which the check acceptance reports nothing."""
+BINS = 8  # number of length bins; the check acceptance looks in each for most responses beyond one edge of the band
+TOO_TIGHT, TOO_WIDE = 0.5, 0.995  # least and greatest band acceptance at which the check acceptance reports nothing
 
 
 def s_zero(p: Patient) -> Answer:
@@ -102,10 +100,7 @@ def _frozen(p: Patient) -> Ints:
     rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
-    # A rollout is frozen if S stayed 0 although updates were made. `run` counts the rollouts so far that are not
-    # frozen. Frozen rollouts that follow each other without a gap have the same `run`, so the number of frozen rollouts
-    # with one value of `run` is the length of a series.
-    run = np.cumsum(~frozen)
+    run = np.cumsum(~frozen)  # frozen rollouts that follow each other without a gap have one value
     return rollout[frozen & (np.bincount(run, frozen)[run] >= IN_SUCCESSION)]
 
 
@@ -123,19 +118,17 @@ def old_recomputed(p: Patient) -> Answer:
         )
     since = p.finite["updates_since_rollout"]
     sizes: list[Evidence] = []
-    largest: Evidence | None = None
     for update in np.unique(since[np.isfinite(since)]).tolist():
         rows = p.finite.take(since == update)
         if enough(rows):
             continue
         here = _size(rows, f"{update:.0f} updates after the rollout")
+        largest = max(sizes, key=lambda size: size.low, default=here)
         sizes.append(here)
-        if update >= 1 and largest is not None and here.high < RESET * largest.low:
+        if update >= 1 and here.high < RESET * largest.low:
             what = f"S falls back to nothing {update:.0f} updates after the rollout, inside its use: the old "
             what += "log-probabilities were taken again (each epoch, say), so the ratio misses the updates before"
             return found(what, fix, largest, here, severity=Severity.CRITICAL)
-        if largest is None or here.low > largest.low:
-            largest = here
     if not enough(p.unmoved) and np.any(p.unmoved.S):
         before, after = _size(p.unmoved, "before any update"), _size(p.moved, "after updates")
         line = cluster_slope(p.finite.S**2 / p.finite.L, since, p.finite.cluster)
@@ -143,7 +136,7 @@ def old_recomputed(p: Patient) -> Answer:
         if after.high < 2 * before.low and low <= 0 and high < before.low:
             what = "S after updates is no larger than the numerical noise before any: the old log-probabilities are "
             what += "recomputed with the new weights, or the weights hardly move"
-            fix = fix + "; if they are, raise the learning rate"
+            fix += "; if they are, raise the learning rate"
             return found(what, fix, before, after, severity=Severity.CRITICAL)
     return clear("S grows with the updates since the rollout", *sizes[:1], *sizes[-1:])
 
@@ -157,9 +150,8 @@ def not_finite(p: Patient) -> Answer:
     known = [c for c in ("log_ratio", "advantage") if c in p.logged]
     if not known:
         return not_checked("the log holds neither S nor A")
-    lost = p.tokens is not None and not p.tokens.sampler and p.tokens.cause
-    if p.tokens is not None and lost:
-        what, fix = CAUSES[lost]
+    if p.tokens.cause and not p.tokens.sampler:
+        what, fix = CAUSES[p.tokens.cause]
         return found(f"{p.tokens.base} or {p.tokens.against}: {what}{p.tokens.places()}", fix)
     bad = ~np.all([np.isfinite(p.rows[c]) for c in known], axis=0)
     share = p.rows.mean("rows with a NaN or infinite S or A", bad)

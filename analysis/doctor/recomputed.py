@@ -88,12 +88,10 @@ def _column_answer(check: str, compared: dict[str, Compared], rollout: Ints) -> 
     if not wrong:
         return clear("the logged columns follow from each other")
     counts = {name: [int(np.sum(rows)) for rows in compared[name]] for name in wrong}
-    return found(
-        f"{what}: " + ", ".join(f"{WRONG_ROWS[name]} in {n} of {of} rows" for name, (of, n) in counts.items()),
-        fix,
-        since=min(int(rollout[compared[name].wrong].min()) for name in wrong),
-        severity=Severity.CRITICAL if check == "clip" else Severity.WARNING,
-    )
+    told = ", ".join(f"{WRONG_ROWS[name]} in {n} of {of} rows" for name, (of, n) in counts.items())
+    since = min(int(rollout[compared[name].wrong].min()) for name in wrong)
+    severity = Severity.CRITICAL if check == "clip" else Severity.WARNING
+    return found(f"{what}: {told}", fix, since=since, severity=severity)
 
 
 def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
@@ -107,31 +105,26 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     if not groups:
         return not_checked("no complete group with rewards and an advantage other than 0")
     fits = {name: int(which.sum()) for name, which in fit.fits.items()}
-    most = sorted((n for n in (*estimators.WRONG, *estimators.SLOPES) if fits[n]), key=lambda n: -fits[n])[:3]
-    evidence = [
-        Evidence(f"groups whose A is {'' if n in estimators.WRONG else 'of '}{n}", fits[n] / groups, unit="share")
-        for n in most
-    ]
+    said = {name: name for name in estimators.WRONG} | {name: f"of {name}" for name in estimators.SLOPES}
+    most = sorted((name for name in said if fits[name]), key=lambda name: -fits[name])[:3]
+    evidence = [Evidence(f"groups whose A is {said[name]}", fits[name] / groups, unit="share") for name in most]
     bad = [n for n in estimators.WRONG if fits[n] > WRONG_GROUPS * groups]
     if bad and imported and {*bad} <= {estimators.ZEROED, estimators.NO_LINE}:
         return not_checked("A is no line in the imported reward, which may be a part of the reward alone")
     if bad:
         worst = max(bad, key=lambda n: fits[n])
-        split = "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
-        split = split if imported and worst in (estimators.NOT_CENTRED, estimators.ZEROED, estimators.NO_LINE) else ""
         # Groups of which responses are missing have such advantages too.
         partial = imported and worst in (estimators.NOT_CENTRED, estimators.CONSTANT)
-        if partial:
-            split = f"if the file lacks responses of these groups (one process's file, say), import all files; {split}"
-        return found(
-            f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that",
-            f"{split}compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle "
-            "between both, a mask, or a scale by length after the baseline does this",
-            *evidence,
-            since=min(int(fit.rollout[fit.fits[n]].min()) for n in bad),
-            # A critic makes advantages that do not follow the reward, too.
-            severity=Severity.WARNING if partial or worst == estimators.UNRELATED else Severity.CRITICAL,
-        )
+        fix = "if the file lacks responses of these groups (one process's file, say), import all files; " * partial
+        if imported and worst in (estimators.NOT_CENTRED, estimators.ZEROED, estimators.NO_LINE):
+            fix += "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
+        fix += "compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle between "
+        fix += "both, a mask, or a scale by length after the baseline does this"
+        what = f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that"
+        since = min(int(fit.rollout[fit.fits[name]].min()) for name in bad)
+        # A critic makes advantages that do not follow the reward, too.
+        severity = Severity.WARNING if partial or worst == estimators.UNRELATED else Severity.CRITICAL
+        return found(what, fix, *evidence, since=since, severity=severity)
     best = max(estimators.SLOPES[:-1], key=lambda n: fits[n])
     named = configured or best
     if fits[named] >= (1 - WRONG_GROUPS) * groups:
@@ -145,16 +138,10 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
 
 
 def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
-    """Check whether rollouts, steps and responses follow each other without gap or copy; ``imported`` says that the log
-    was made from another trainer's table.
+    """Check whether rollouts, steps and responses follow each other without gap or copy.
 
-    Parameters
-    ----------
-    rollouts : int array (R, 7)
-        Of each rollout: number, count of rows, count of steps, first and last step, least and greatest response id.
-    selected : bool
-        Whether groups were selected by their outcome; then a rollout with fewer rows than usual is no defect.
-    """
+    ``rollouts`` (R, 7) are those of `Kept`; ``imported`` says that the log was made from another trainer's table, and
+    ``selected`` that groups were selected by their outcome, so that a rollout with few rows is no defect."""
     number, rows, steps, first, last, low, high = rollouts.T
     since: dict[str, int] = {}
     if not imported and len(number):

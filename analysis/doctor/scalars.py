@@ -31,8 +31,7 @@ WEIGHT = (
 """Pattern of names of the mean weight that corrects the mismatch: TRL, NeMo, slime, verl, AReaL; without prefixes."""
 LARGEST = r"(sampling/)?importance_sampling_ratio/max|(rollout_corr|mismatch)/rollout_is_max"
 """Names of the largest such weight."""
-TOKENS = r"token_mult_prob_error"
-"""Names of a mean token ratio of trainer and sampler, 1 or more."""
+TOKENS = r"token_mult_prob_error"  # names of a mean token ratio of trainer and sampler, 1 or more
 POLICY = r"probs_ratio|ratio(/mean|_mean)?|clip_ratio/ratio_mean|policy_ratio(/mean)?"
 """Names of the mean ratio of new and old weights."""
 DIFFERENCE = (
@@ -44,10 +43,8 @@ DIFFERENCE = (
 TRUNCATION = r"completions/clipped_ratio|response_length/clip_ratio|(response/)?truncated(_ratio|_fraction|_share)?"
 LONGEST = r"completions/max_length|response_length/max|response_len/max|max_gen_tokens_per_sample"
 PREFIX = re.compile(r"^(imported/|train(ing)?/|rollout/|actor/|policy/|perf/)+")
-NEAR = 0.05
-"""A mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less."""
-FAR = 2.0
-"""A mean weight is far from 1 if it is this many times too large or too small."""
+NEAR = 0.05  # a mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less
+FAR = 2.0  # a mean weight is far from 1 if it is this many times too large or too small
 PACKAGE, MODULE = "rldoctor", "rl_doctor"
 MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
 
@@ -214,14 +211,10 @@ def from_metrics(p: Patient) -> dict[str, Answer]:
 def records(run: Path) -> list[dict[str, Any]]:
     """Return the lines of phase train of metrics.jsonl in the folder ``run``, each metric under the name that its
     trainer gave it; NaN for null. verl's ppo_kl is left out, which rldoctor would read as a KL to the reference."""
-    return [
-        {
-            name.removeprefix(FOREIGN): math.nan if value is None else value
-            for name, value in line.items()
-            if name != "phase" and not name.endswith("ppo_kl")
-        }
-        for line in MetricsFile(run).of_phase("train")
-    ]
+    lines = MetricsFile(run).of_phase("train")
+    told = {name for line in lines for name in line if name != "phase" and not name.endswith("ppo_kl")}
+    named = {name: name.removeprefix(FOREIGN) for name in told}
+    return [{named[n]: math.nan if x is None else x for n, x in line.items() if n in named} for line in lines]
 
 
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
@@ -231,9 +224,8 @@ def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
         return [], MISSING
     import rl_doctor  # type: ignore[import-not-found]
 
-    problems = rl_doctor.diagnose(rl_doctor.run_from_records(rows)).problems
     answers = []
-    for problem in problems:
+    for problem in rl_doctor.diagnose(rl_doctor.run_from_records(rows)).problems:
         fix = "; ".join(problem.prescription) or f"{PACKAGE} names none"
         answer = found(problem.summary, fix, severity=Severity[problem.severity.name])
         answers.append(replace(answer, id=f"{PACKAGE}: {problem.detector}"))
