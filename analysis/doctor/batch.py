@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not_checked
-from analysis.doctor.patient import Patient, enough
+from analysis.doctor.patient import Floats, Patient, enough
 from analysis.log.rows import repeated
 from fspo.gradlog import metric_names as metric
 from fspo.stats.intervals import sample_interval
@@ -73,9 +73,9 @@ def dropped_sequences(p: Patient) -> Answer:
     size = _group_size(count)
     # A cluster, counted once, has a multiple of the group size if no response is missing: a prompt may occur twice in a
     # rollout.
-    wanted = np.ceil(count / size) * size
+    wanted: Floats = np.ceil(count / size) * size
     once = rows.take(~repeated(rows.cluster))
-    missing = once.mean("responses missing from their groups", wanted - count, wanted, "share")
+    missing = once.mean("responses missing from their groups", np.subtract(wanted, count), wanted, "share")
     shares = {f"are missing from groups of {size}": missing} if size > 1 else {}
     empty = p.rows["length"] < 1
     if not empty.all():

@@ -67,7 +67,7 @@ class FirstEpoch:
         stale = (rows.lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(rows["times_used"] > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         self.k3, self.square = k3[fresh], square[fresh]
-        self.if_mean = (x + S * (L - 1))[fresh]  # what x is if S is a mean over the tokens
+        self.if_mean = x[fresh] + S[fresh] * (L[fresh] - 1)  # what x is if S is a mean over the tokens
         self.line = Line(x[fresh], L[fresh], rollout[fresh], self.k3, rows["response_id"][fresh])
         weight = importance_weight(self.line.x) - 1
         self.weight = AnytimeMean.of(weight, self.line.rollout, EACH)
