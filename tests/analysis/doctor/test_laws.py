@@ -152,7 +152,8 @@ def test_each_law_names_what_breaks_it(healthy, tmp_path, change, wanted):
 
 def test_an_issue_names_its_first_rollout(healthy, tmp_path):
     def change(c, rng, rollout):
-        return c | {"multiplier": c["multiplier"] * np.float32(0.5 if rollout >= 6 else 1)}
+        wrong = {"multiplier": 6, "weight": 8}  # each from a rollout on
+        return c | {name: c[name] * np.float32(0.5 if rollout >= first else 1) for name, first in wrong.items()}
 
     assert issues(rewritten(healthy, tmp_path / "run", change, 0))["clip"].since == 6
 
