@@ -22,17 +22,15 @@ def root(tmp_path_factory):
     a rollout, and one that goes on.
     """
     root = tmp_path_factory.mktemp("out") / "paper"
-    wanted = {("unclipped", "none", 41), ("stress", "fspo", 41), ("stress", "none", 41), ("stress", "rloo", 41)}
+    rollouts = {("unclipped", "none"): 12, ("stress", "fspo"): 12, ("stress", "none"): 2, ("stress", "rloo"): 2}
     for run in planned(PRESETS["paper"], "chain-add", root / "chain-add", 1):
-        if (run.runs, run.arm, run.seed) in wanted:
+        length = rollouts.get((run.runs, run.arm))
+        if length and run.seed == 41:
             shutil.copytree(LOGS / "fspo-kl", run.job.run)
-            length = 12
-            if (run.runs, run.arm) in {("stress", "none"), ("stress", "rloo")}:
-                length = 2
-                if run.arm == "none":
-                    (run.job.run / DIVERGED).write_text("11 updates were skipped\n")
-            else:
+            if length == 12:
                 (run.job.run / "model").mkdir(exist_ok=True)
+            elif run.arm == "none":
+                (run.job.run / DIVERGED).write_text("11 updates were skipped\n")
             rewards = [{"rollout": i, "phase": "train", "reward": i / 10} for i in range(length)]
             (run.job.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rewards))
     return root
@@ -40,8 +38,7 @@ def root(tmp_path_factory):
 
 @pytest.mark.usefixtures("no_pixels")
 def test_finished_runs_are_added_once_and_claims_stay_open(root, tmp_path, monkeypatch, capsys):
-    arguments = ["findings", str(root), "--results", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", arguments)
+    monkeypatch.setattr("sys.argv", ["findings", str(root), "--results", str(tmp_path)])
     assert findings.main() == 0
     assert "chain-add: 1 of 10 seeds" in capsys.readouterr().out
     files = {path.name: path.read_bytes() for path in tmp_path.glob("*.csv")}
@@ -55,10 +52,13 @@ def test_finished_runs_are_added_once_and_claims_stay_open(root, tmp_path, monke
     assert set(pd.read_csv(tmp_path / "rollouts.csv").query("rule == 'fspo'").seed) == {41, 42}
     shutil.rmtree(runs / "fspo-stress-seed42")
     estimates = pd.read_csv(tmp_path / "estimates.csv", keep_default_na=False)
-    rewards = (
-        estimates[(estimates.estimand == "mean reward") & (estimates.seed == 41)].set_index("rule").value.astype(float)
-    )
+    rewards = estimates.query("estimand == 'mean reward' and seed == 41").set_index("rule").value.astype(float)
     assert rewards.to_dict() == pytest.approx({"fspo": 0.55, "none": 0.1 / 12})
+    rollouts, numbers, bins = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("rollouts", "numbers", "bins"))
+    assert rollouts.query("rule == 'none' and runs == 'stress'").rollout.tolist() == list(range(1, 13))
+    of_stress = set(numbers.query("runs == 'stress'").responses)
+    assert of_stress == {"A != 0, first epoch", "A != 0, later epochs", "A < 0", "A > 0"}
+    assert set(bins.runs) <= {"unclipped"}
 
 
 def test_without_runs_and_results_there_is_nothing_to_publish(tmp_path, monkeypatch):
@@ -107,18 +107,6 @@ def test_default_ranges_by_hand():
     assert found["clip rate", "A != 0", "fspo", "c 0.3"] == 0.0
     assert found["clip rate", "A != 0", "rloo", "dual clip"] == 2 / 8  # e^.5 lies below 3
     assert found["slope", "A != 0", "gspo", "default"] == pytest.approx(0, abs=1e-9)
-
-
-def test_descriptions_of_a_log():
-    numbers, bins, rollouts = described.describe(
-        LOGS / "fspo-kl", described.SeedKey("chain-add", "equal", 41), "fspo", 7
-    )
-    by_epoch = {n.responses: n.value for n in numbers}
-    assert not bins
-    assert set(by_epoch) >= {"A != 0, first epoch", "A < 0", "A > 0"}
-    assert all(0 <= n.value <= 1 for n in numbers)
-    assert [r.rollout for r in rollouts] == [1, 2, 3, 4, 5, 6, 7]
-    assert [r.reward for r in rollouts[5:]] == [0, 0]  # the run has 5 rollouts
 
 
 def test_numbers_of_an_analysis_stand_under_their_rule_and_clip_rate():

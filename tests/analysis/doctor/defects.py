@@ -42,24 +42,15 @@ from tests.analysis.doctor.log_changes import (
 class Defect(NamedTuple):
     """A way to spoil a gradient log.
 
-    Attributes
-    ----------
-    says : str
-        The defect in a few words.
-    rightly : str
-        Names, with spaces between them, of the doctor's checks whose issue names the defect rightly. "check~words"
-        counts an issue of the check only if its text matches the regular expression ``words``. Empty if a sound run
-        could have logged the spoilt rows, so that no check could name the defect.
-    change : Change
-        The function that puts the defect into a log.
-    source : str
-        The bug report that the defect is from: a GitHub repository and number; empty if we invented the defect.
+    ``rightly`` names, with spaces between them, the doctor's checks whose issue names the defect rightly. "check~words"
+    counts an issue of the check only if its text matches the regular expression ``words``. It is empty if a sound run
+    could have logged the spoilt rows, so that no check could name the defect.
     """
 
     says: str
     rightly: str
     change: Change
-    source: str = ""
+    source: str = ""  # the bug report that the defect is from: GitHub repository and number; "" if we invented it
 
     def named_by(self, issues: list[Answer]) -> bool:
         """Return whether one of the doctor's ``issues`` names the defect rightly, as ``rightly`` defines it."""

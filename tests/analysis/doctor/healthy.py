@@ -30,48 +30,25 @@ END = 0
 class SimulatedRun:
     """Settings of a run to simulate.
 
-    Parameters
-    ----------
-    rule : str
-        Preset of the clip rule; its range is replaced by the one in ``RANGES``.
-    changes : tuple of (str, value) pairs
-        Fields of the rule that differ from the preset, with their values.
-    steps : {"gradient", "sign", "heavy"}
-        How an update moves the policy's table of logits: along the gradient; by the gradient's sign, as Adam does; or
-        by that sign times the absolute value of Student's t with 2 degrees of freedom, which moves a few entries far
-        and gives S heavy tails.
-    peaked : bool
-        Whether the first policy has a few likely tokens and many rare ones, whose log-ratios are large.
-    lengths : tuple of int
-        Mean response length of the kind of prompt with the shortest responses, and of that with the longest.
-    group, prompts, minibatches, epochs, rollouts : int
-        Responses a prompt, prompts a rollout, minibatches an epoch, epochs a rollout, rollouts.
-    engine : float
-        Standard deviation of the sampler's logits around the trainer's: 0 if one program samples and trains, .02 as
-        for a sampler at lower precision.
-    selected : bool
-        Whether groups with equal rewards are dropped and others drawn in their place (DAPO's dynamic sampling).
-    graded : bool
-        Whether the reward is a share in [0, 1], not 0 or 1 alone.
-    fresh : bool
-        Whether prompt ids grow over the run, so that no id occurs in two rollouts. If not, all rollouts have the same
-        ids, although the kinds of their prompts are drawn anew.
+    An update moves the policy's table of logits along the gradient; by the gradient's sign, as Adam does; or by that
+    sign times the absolute value of Student's t with 2 degrees of freedom ("heavy"), which moves a few entries far and
+    gives S heavy tails.
     """
 
-    rule: str = "fspo"
-    changes: tuple[tuple[str, Any], ...] = ()
-    steps: str = "sign"
-    peaked: bool = False
-    lengths: tuple[int, int] = (20, 150)
+    rule: str = "fspo"  # preset of the clip rule; its range is replaced by the one in `RANGES`
+    changes: tuple[tuple[str, Any], ...] = ()  # fields of the rule that differ from the preset, with their values
+    steps: str = "sign"  # "gradient", "sign" or "heavy"
+    peaked: bool = False  # whether the first policy has few likely tokens and many rare ones, with large log-ratios
+    lengths: tuple[int, int] = (20, 150)  # mean length of the kinds of prompt with the shortest and longest responses
     group: int = 8
     prompts: int = 32
     minibatches: int = 4
     epochs: int = 2
     rollouts: int = 12
-    engine: float = 0.0
-    selected: bool = False
-    graded: bool = False
-    fresh: bool = False
+    engine: float = 0.0  # standard deviation of the sampler's logits around the trainer's; .02 as of lower precision
+    selected: bool = False  # whether groups with equal rewards are dropped and others drawn (DAPO's dynamic sampling)
+    graded: bool = False  # whether the reward is a share in [0, 1], not 0 or 1 alone
+    fresh: bool = False  # whether prompt ids grow over the run; if not, all rollouts have the same ids
 
     @property
     def preset(self) -> Preset:
@@ -100,11 +77,8 @@ OPTIONS = (
 
 
 def train_run(run: Path, rule: str, seed: int, precision: str = "bfloat16", **changes: Any) -> None:
-    """Train a healthy run, or resume it if its folder exists.
-
-    Its options are ``OPTIONS``, the rule with its range in ``RANGES``, the seed, the precision of the program that
-    samples, and ``changes``.
-    """
+    """Train a healthy run with ``OPTIONS`` and ``changes``, or resume it if its folder exists; ``precision`` is that of
+    the program that samples."""
     options = OPTIONS | {"rule.preset": rule, "seed": seed, "sampling.precision": precision}
     options |= {f"rule.{key}": value for key, value in RANGES.get(rule, {}).items()}
     options |= {"output": run, "resume": str(run.exists()).lower()} | changes
@@ -114,21 +88,13 @@ def train_run(run: Path, rule: str, seed: int, precision: str = "bfloat16", **ch
 
 @dataclass(frozen=True)
 class Drawn:
-    """Responses of one rollout, with the tokens of all responses joined in one array.
+    """N responses of one rollout, with the T tokens of all responses joined in one array."""
 
-    Attributes
-    ----------
-    state, token : int arrays (T,)
-        Of each token: the row of the policy's table of logits that it was drawn from, and the token.
-    starts, length, truncated : arrays (N,)
-        Of each response: the place of its first token, its number of tokens, whether the length limit cut it off.
-    """
-
-    state: np.ndarray
-    token: np.ndarray
-    starts: np.ndarray
-    length: np.ndarray
-    truncated: np.ndarray
+    state: np.ndarray  # (T,) the row of the policy's table of logits that each token was drawn from
+    token: np.ndarray  # (T,)
+    starts: np.ndarray  # (N,) the place of each response's first token
+    length: np.ndarray  # (N,)
+    truncated: np.ndarray  # (N,) whether the length limit cut it off
 
     def sums(self, x: np.ndarray) -> np.ndarray:
         """Return the sums (N,), over each response's tokens, of numbers x (T,) given for every token."""
@@ -175,11 +141,8 @@ def first_table(plan: SimulatedRun, rng: np.random.Generator) -> np.ndarray:
 
 def rewards(plan: SimulatedRun, drawn: Drawn) -> np.ndarray:
     """Return rewards (N,): 1 for a response in which tokens of the vocabulary's first half (end token left out)
-    outnumber those of its second half, else 0.
-
-    With ``plan.graded`` the reward is (1 + d / L) / 2, where d is the difference of the two counts and L the length. A
-    truncated response gets 0.
-    """
+    outnumber those of its second half, else 0. With ``plan.graded`` the reward is (1 + d / L) / 2, where d is the
+    difference of the two counts and L the length. A truncated response gets 0."""
     good = drawn.sums(np.where(drawn.token == END, 0.0, np.where(drawn.token <= TOKENS // 2, 1.0, -1.0)))
     share = (1 + good / drawn.length) / 2
     return np.where(drawn.truncated, 0.0, share if plan.graded else (good > 0).astype(float))
@@ -194,11 +157,8 @@ def gradient(drawn: Drawn, table: np.ndarray, each: np.ndarray) -> np.ndarray:
 
 
 def move(plan: SimulatedRun, slope: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the change of a simulated policy's table of logits in one update, made from the gradient ``slope``.
-
-    The step is along the gradient, along its signs, or along its signs with heavy-tailed sizes, as ``plan.steps`` says.
-    `RATES` says how far it goes.
-    """
+    """Return the change of a simulated policy's table of logits in one update, made from the gradient ``slope`` as
+    ``plan.steps`` says; `RATES` says how far it goes."""
     step = slope if plan.steps == "gradient" else np.sign(slope)
     if plan.steps == "heavy":
         step = step * np.abs(rng.standard_t(2, step.shape))
@@ -265,9 +225,8 @@ def by_engine(
     drawn: Drawn, tokens: np.ndarray, mismatch: np.ndarray, at: np.ndarray, differs: bool
 ) -> dict[str, np.ndarray]:
     """Return the gradient log's columns about the mismatch (engine, staleness, behaviour, total) for the responses with
-    the indices ``at``; {} if the sampler does not differ from the trainer.
-
-    ``tokens`` (T,) holds the token log-ratios that add up to S, ``mismatch`` (T,) those that add up to E."""
+    the indices ``at``, whose token log-ratios ``tokens`` (T,) add up to S and ``mismatch`` (T,) to E; {} if the sampler
+    does not differ from the trainer."""
     if not differs:
         return {}
     out = {"engine_log_ratio": drawn.sums(mismatch)[at], "staleness_log_ratio": np.zeros(len(at))}

@@ -41,10 +41,8 @@ def again(c: Columns) -> Columns:
 
 def shifted(c: Columns, x: np.ndarray, which: Ratio) -> Columns:
     """Add ``x`` (N,) to the log-ratio that ``which`` names (update, engine, behaviour or total), spread evenly over
-    each response's tokens. Recompute its two sums over tokens: of the squared token log-ratios, and of k3.
-
-    The columns of other log-ratios and of the clip stay as they are.
-    """
+    each response's tokens. Recompute its two sums over tokens: of the squared token log-ratios, and of k3. The columns
+    of other log-ratios and of the clip stay as they are."""
     names = RATIO_COLUMNS[which]
     ratio = {"update": "log_ratio", "total": None}.get(which, f"{which}_log_ratio")
     S = c[ratio] if ratio else c["log_ratio"] + c["behaviour_log_ratio"]
@@ -68,10 +66,8 @@ def add(c: Columns, x: np.ndarray, engine: bool = False) -> Columns:
 
 def rough(c: Columns, sigma: np.ndarray | float, rng: Rng, engine: bool = False) -> Columns:
     """Change S, or E if ``engine`` is true, as if every token's log-ratio had normal noise of standard deviation
-    ``sigma`` and mean -sigma^2/2 added, and recompute the columns that depend on the changed log-ratio.
-
-    With this mean of the noise, the expectation of exp(S) or exp(E) stays what it is (1 by T5 and T13).
-    """
+    ``sigma`` and mean -sigma^2/2 added, and recompute the columns that depend on the changed log-ratio. With this mean
+    the expectation of exp(S) or exp(E) stays what it is (1 by T5 and T13)."""
     L = c["length"].astype(float)
     sigma = np.broadcast_to(sigma, L.shape)
     # All rows of a response get the same noise of E, because a response's E does not change from update to update.
@@ -100,11 +96,9 @@ def zeroed(c: Columns, which: np.ndarray) -> Columns:
 
 
 def lengthened(c: Columns, length: np.ndarray) -> Columns:
-    """Set the lengths to ``length`` (N,), and recompute the edges and what the clip did.
-
-    Each edge is multiplied by (new length / old length)^p. The power p is fitted to the logged upper edges; it is 0 if
-    one of them is infinite or not positive, or if all lengths are equal.
-    """
+    """Set the lengths to ``length`` (N,), and recompute the edges and what the clip did. Each edge is taken times (new
+    length / old length)^p. The power p is fitted to the logged upper edges; it is 0 if one of them is infinite or not
+    positive, or if all lengths are equal."""
     old, new = c["length"].astype(float), length.astype(float)
     finite = np.isfinite(c["hi"]).all() and len(np.unique(old)) > 1
     power = np.polyfit(np.log(old), np.log(c["hi"]), 1)[0] if finite and (c["hi"] > 0).all() else 0.0

@@ -22,31 +22,7 @@ from fspo.rules import DriftStats, Rule, preset, token_k3
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to simulate. The defaults make a healthy run.
-
-    Parameters
-    ----------
-    sigma : float
-        Standard deviation of the change of S by one update, divided by sqrt(L), in nats.
-    pull : float
-        Change of S by an update on the response itself, for each unit of its A, nats.
-    noise : float
-        Standard deviation of the numerical noise of S, divided by sqrt(L), in nats; there even before the first update.
-    recomputed : {"", "update", "epoch"}
-        When the old log-probabilities are wrongly computed again: never (""), at each update or at each epoch.
-    limit : int
-        Token limit; longer responses are cut off and get reward 0.
-    drop_above : int, optional
-        Length above which responses are discarded after the advantages were computed.
-    broken_verifier : bool
-        If True, every reward is 0.
-    not_finite : float
-        Share of rows whose S is NaN.
-    uncounted : int
-        Number of tokens that the logged length of each response leaves out, such as 1 for the end-of-sequence token.
-    aggregation : str
-        How the loss is averaged, as the log's header says: over responses or over tokens.
-    """
+    """A run to simulate. The defaults make a healthy run."""
 
     rule: Rule = field(default_factory=lambda: preset("fspo").rule)
     rollouts: int = 16
@@ -55,16 +31,16 @@ class Plan:
     minibatches: int = 4
     epochs: int = 2
     lengths: tuple[int, int] = (16, 512)
-    sigma: float = 0.008
-    pull: float = 0.02
-    noise: float = 0.0
-    recomputed: str = ""
-    limit: int = 2048
-    drop_above: int | None = None
-    broken_verifier: bool = False
-    not_finite: float = 0.0
-    uncounted: int = 0
-    aggregation: str = "response"
+    sigma: float = 0.008  # standard deviation of the change of S by one update, divided by sqrt(L), nats
+    pull: float = 0.02  # change of S by an update on the response itself, for each unit of its A, nats
+    noise: float = 0.0  # standard deviation of the noise of S, divided by sqrt(L), nats; there before any update too
+    recomputed: str = ""  # when old log-probs are wrongly computed again: never, at each "update", at each "epoch"
+    limit: int = 2048  # longer responses are cut off and get reward 0
+    drop_above: int | None = None  # longer responses are discarded after the advantages were computed
+    broken_verifier: bool = False  # whether every reward is 0
+    not_finite: float = 0.0  # share of rows whose S is NaN
+    uncounted: int = 0  # tokens that the logged length of each response leaves out, as the end-of-sequence token
+    aggregation: str = "response"  # how the loss is averaged, as the log's header says
 
 
 DEFECTS: dict[str, Plan] = {

@@ -55,8 +55,9 @@ def test_every_check_has_a_planted_run():
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found_and_nothing_else(tmp_path, name):
-    issues = examine(write_run(tmp_path / "run", DEFECTS[name], 0)).issues
-    assert [a.id for a in issues] == [name.split("-")[0]]
+    (issue,) = examine(write_run(tmp_path / "run", DEFECTS[name], 0)).issues
+    assert issue.id == name.split("-")[0]
+    assert (issue.severity == Severity.INFO) == (name == "s_zero")  # without a clip is right on-policy
 
 
 HEALTHY = {
@@ -135,19 +136,11 @@ def test_a_wholly_masked_response_and_a_kept_one_without_a_gradient_count_as_dro
         assert evidence(found, what).value == pytest.approx(0.1)
 
 
-def test_the_limit_is_inferred_where_truncation_is_not_logged(tmp_path):
-    length = np.minimum(np.random.default_rng(4).integers(1, 200, 1000), 150)
-    run = append(tmp_path, plain(1000, length=length))
-    found = answer(run, "length_pile")
-    assert found.severity == Severity.INFO  # answers of a fixed form may have one length too
-    assert f"{np.sum(length == 150)} responses have exactly 150 tokens, the most" in found.summary
-    assert answer(run, "truncation").status == "not checked"
-
-
 def test_token_rules_are_not_blamed_for_token_averages(tmp_path):
     run = append(tmp_path, plain(), rule=preset("grpo").rule.to_dict(), aggregation="token")
     assert answer(run, "length_weighted").status == "clear"
-    assert answer(run, "acceptance").status == "not checked"
+    for name in ("acceptance", "truncation"):  # the log does not say which responses are truncated
+        assert answer(run, name).status == "not checked"
 
 
 def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
@@ -160,11 +153,6 @@ def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
     # a trainer that has logged them as NaN is another matter
     diagnosis = examine(append(tmp_path / "own", rows))
     assert [a.id for a in diagnosis.issues] == ["not_finite"]
-
-
-def test_a_single_response_is_not_judged(tmp_path):
-    rows = {k: v[:1] if np.ndim(v) else v for k, v in plain().items()}
-    assert examine(append(tmp_path, rows, rule=preset("fspo").rule.to_dict())).issues == []
 
 
 def test_damage_is_counted_and_the_rest_examined(tmp_path):
@@ -197,11 +185,8 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     first, second = json.loads(out.read_text())
     assert first["worst"] is None
     assert second["issues"][0]["id"] == "length_weighted"
-    evidence = next(e for a in second["clear"] for e in a["evidence"])
-    assert {"value", "low", "high", "name", "unit"} == set(evidence)
-    assert main(["doctor", str(bad), "--fail-on", "critical"]) == 0
-    assert main(["doctor", str(bad), "--fail-on", "truncation"]) == 0
-    assert main(["doctor", str(bad), "--fail-on", "length_weighted"]) == 1
+    for level, status in (("critical", 0), ("truncation", 0), ("length_weighted", 1)):
+        assert main(["doctor", str(bad), "--fail-on", level]) == status
     assert main(["doctor", str(good)]) == 0
 
 

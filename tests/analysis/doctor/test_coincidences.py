@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.doctor.coincidences import advantage_by_length, length_pile
+from analysis.log.copies import find_copies
 from tests.analysis.doctor.made import rows_of
 
 
@@ -33,3 +34,11 @@ def test_an_advantage_that_is_the_length_within_groups_of_any_spread():
     assert advantage_by_length(rows_of(120, group=4, length=L, advantage=A)).evidence[0].value == pytest.approx(1)
     turned = np.where(np.arange(120) // 4 % 2, A, -A)  # in half of the groups the other way round
     assert not advantage_by_length(rows_of(120, group=4, length=L, advantage=turned)).found
+
+
+def test_groups_of_one_text_are_no_copies():
+    """A policy that has collapsed gives one text to each prompt; in some groups one response of four differs."""
+    i = np.arange(400)
+    S = 0.1 + i // 4 / 977
+    for numbers in (S, np.where(i % 24 == 0, 1.0 + i, S)):
+        assert not find_copies(0 * i, 0 * i, i // 4, i, np.full(400, 60), numbers).again.any()

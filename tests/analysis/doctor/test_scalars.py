@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.doctor.examine import examine
-from analysis.doctor.scalars import ON_SCALARS, records
+from analysis.doctor.scalars import ON_SCALARS
 
 
 def found(path, **series):
@@ -90,9 +90,3 @@ def test_a_mean_weight_at_its_cap_is_no_sum(tmp_path):
         series = {"rollout_corr__rollout_is_mean": [1.9995] * 12, "rollout_corr__rollout_is_max": [top] * 12}
         assert found(tmp_path, **series)["weight_scale"].summary.endswith(told)
     assert "or all weights are at a cap" in found(tmp_path, ois=np.full(12, 8.0))["weight_scale"].summary
-
-
-def test_verls_ppo_kl_is_not_quoted_as_a_kl_to_the_reference(tmp_path):
-    found(tmp_path, actor__ppo_kl=RISING, entropy=WAVE)
-    assert "actor/ppo_kl" not in records(tmp_path)[0]
-    assert "entropy" in records(tmp_path)[0]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from analysis.doctor.first_epoch import FirstEpoch, by_rewards
-from analysis.doctor.patient import READ, Rows
 from tests.analysis.doctor.healthy import SimulatedRun, write_simulated_run
 from tests.analysis.doctor.log_changes import kept, rewritten
 from tests.analysis.doctor.made import issues, rows_of
@@ -36,11 +35,8 @@ def test_a_selection_by_outcome_is_seen_and_breaks_no_law(selected):
 
 def test_laws_hold_for_responses_whose_mates_differ_in_their_rewards():
     reward = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, np.nan, 1, 0, 1.0])
-    n = len(reward)
-    columns = {name: np.full(n, np.nan) for name in READ}
-    i = np.arange(n)
-    columns |= {"rollout": 0 * i, "step": 0 * i, "prompt_id": np.r_[np.arange(14) // 4, 5, 5], "response_id": i}
-    fair, _ = by_rewards(Rows(columns | {"reward": reward}))
+    prompt = np.r_[np.arange(14) // 4, 5, 5]
+    fair, _ = by_rewards(rows_of(16, rollout=0 * prompt, prompt_id=prompt, reward=reward))
     # 0001: the single 1 decided; 1100: nobody; 1111: all; a group of 1 known reward and of 2: nothing can be told
     assert fair.tolist() == [True, True, True, False] + [True] * 4 + [False] * 4 + [True] * 4
 

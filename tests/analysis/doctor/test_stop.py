@@ -17,14 +17,9 @@ from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 
 def test_it_ends_with_status_1_at_the_first_critical_issue_of_a_log_that_grows(tmp_path, capsys):
-    run, (healthy, broken) = (
-        tmp_path / "run",
-        [
-            log_paths(write_run(tmp_path / name, plan, 0))
-            for name, plan in (("a", Plan()), ("b", DEFECTS["not_finite"]))
-        ],
-    )
-    written, ended = [], threading.Event()
+    plans = {"a": Plan(), "b": DEFECTS["not_finite"]}
+    healthy, broken = (log_paths(write_run(tmp_path / name, plan, 0)) for name, plan in plans.items())
+    run, written, ended = tmp_path / "run", [], threading.Event()
 
     def train():
         (run / "gradlog").mkdir(parents=True)
