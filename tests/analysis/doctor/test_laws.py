@@ -256,14 +256,24 @@ def test_rollouts_in_which_nothing_moves_are_named(healthy, tmp_path, first, rat
     assert "s_zero" not in found or (found["s_zero"].since, found["s_zero"].severity) == (6, Severity.CRITICAL)
 
 
-@pytest.mark.parametrize(("D", "moves", "found"), [(0.0, True, True), (0.1, True, False), (0.0, False, False)])
-def test_stale_responses_have_a_staleness(tmp_path, D, moves, found):
-    def staleness(rng, place):
-        return D * rng.standard_normal(len(place))
-
-    made = {} if moves else {"log_ratio": np.zeros(400)}
-    run = write(tmp_path, staleness_log_ratio=staleness, policy_version=9, behaviour_version=7, **made)
-    assert ("staleness" in issues(run)) == found
+@pytest.mark.parametrize(
+    ("D", "known", "columns", "said"),
+    [
+        (0.0, 100, {}, "D is 0 in every response that, by version, older weights sampled, though updates move S"),
+        (0.0, 100, {"log_ratio": np.zeros(400)}, ""),
+        (0.1, 100, {}, ""),
+        (0.5, 99, {}, "nothing corrects their ratio (rms of D 0.5 nats)"),
+        (0.5, 30, {}, "their D is not known: the rms of their D + E is 0.7 nats"),  # 30 % do not tell D
+        (0.5, 0, {}, "their D is not known: the rms of their D + E is 0.7 nats"),
+        (0.5, 0, {"log_ratio": np.zeros(400)}, "S is 0 in every row, yet 100% of the responses were sampled by older"),
+        (0.5, 0, {"behaviour_version": 12}, "responses were sampled by weights 4 newer than the policy's"),
+    ],
+)
+def test_older_weights_have_a_staleness(tmp_path, D, known, columns, said):
+    columns = {"policy_version": 9, "behaviour_version": 7, "behaviour_log_ratio": 0.7} | columns
+    some = np.where(np.arange(400) % 100 < known, D, np.nan)
+    found = issues(write(tmp_path, 2, staleness_log_ratio=some, **columns)).get("staleness")
+    assert (said in found.summary) if said else found is None
 
 
 @pytest.mark.parametrize(("noise", "found"), [(1e-4, False), (5e-3, True)])

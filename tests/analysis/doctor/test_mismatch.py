@@ -228,16 +228,6 @@ def test_a_correction_that_takes_most_of_some_length_is_a_warning():
     assert "the correction in use removes 0.0%, 75.0%, 37.5%" in answer.summary
 
 
-def test_an_s_of_0_that_hides_older_versions_is_told():
-    n = 100
-    made = {"length": np.full(n, 50.0), "policy_version": np.full(n, 3.0), "behaviour_version": np.ones(n)}
-    for S in (0.0, 0.1):
-        answer = staleness(rows_of(n, log_ratio=np.full(n, S), **made), corrected=False)
-        assert ("denominator never sampled" in answer.summary) == (S == 0)
-    ahead = staleness(rows_of(n, **made | {"behaviour_version": 4.0 + np.arange(n) % 2}), corrected=False)
-    assert "were sampled by weights 3 newer than the policy's" in ahead.summary
-
-
 def test_small_noise_is_told_where_a_product_mask_cuts_long_responses_and_a_defect_since_it_began():
     rng, n = np.random.default_rng(3), 8000
     L = rng.integers(2048, 4096, n) * 1.0

@@ -1,4 +1,4 @@
-"""Faults of files from outside: types of keys, tokens beyond the held exponent, unknown staleness, enormous lengths."""
+"""Faults of files from outside: types of keys, tokens beyond the held exponent, enormous lengths."""
 
 import subprocess
 import sys
@@ -6,12 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from analysis.doctor.mismatch import staleness
 from analysis.log.rows import numbered, repeated
 from analysis.rules.recompute import recompute
 from fspo.gradlog import GradLogWriter
 from fspo.rules import token_k3
-from tests.analysis.doctor.made import rows_of
 
 
 def test_int32_keys_are_combined_without_a_wrap():
@@ -40,17 +38,6 @@ def test_a_k3_of_held_exponents_is_not_bounded(s, factor, wrong, squares):
     wrong = wrong if squares else int(factor < 0.5)  # without squares only Jensen's bound from below is known
     assert recompute(columns, None)["k3_sum"].wrong.sum() == wrong
     assert "k3_sum" not in recompute(columns, None, imported=True)
-
-
-@pytest.mark.parametrize(("known", "said"), [(0, "D is not known"), (30, "D is not known"), (99, "nothing corrects")])
-def test_a_staleness_that_is_not_known_does_not_count_as_none(known, said):
-    n = 100
-    made = {"length": np.full(n, 50.0), "policy_version": np.full(n, 3.0), "behaviour_version": np.ones(n)}
-    made |= {"staleness_log_ratio": np.where(np.arange(n) < known, 0.5, np.nan)}
-    answer = staleness(rows_of(n, behaviour_log_ratio=np.full(n, 0.7), **made), corrected=False)
-    assert said in answer.summary
-    assert ("0.7 nats" in answer.summary) == (known < 50)
-    assert ("rms of D 0.5 nats" in answer.summary) == (known > 50)
 
 
 def test_memory_does_not_grow_with_a_length(tmp_path):
