@@ -77,7 +77,7 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
             rows |= {"prompt_id": prompt[at], "response_id": rollout * n + at, "length": length[at]}
             rows |= {"reward": reward[at], "score_status": "ok" if scored else "not_taken"}
             rows |= {"score_norm": norm if scored else np.nan, "score_unit": psi / norm[:, None]}
-            rows |= mismatch.rows(at, S, A, step, update)
+            rows |= mismatch.rows(at, A, step, update)
             writer.append(rows if plan.width else {k: v for k, v in rows.items() if k != "score_unit"})
             step += 1
         writer.flush(rollout)
@@ -85,41 +85,31 @@ def write_log(run: Path, plan: Plan = Plan()) -> Path:
 
 
 class Mismatch:
-    """Token log-ratios of a rollout's responses between trainer and sampler, and their columns of the log."""
+    """Token log-ratios of a rollout's responses between trainer and sampler, summed to columns of the log."""
 
     def __init__(self, plan: Plan, rollout: int, length: np.ndarray) -> None:
-        self.plan, self.length = plan, length
-        self.rng = np.random.default_rng([plan.seed, rollout])
-        self.e, self.d = (
-            [self.rng.normal(-(spread**2) / 2, spread, n) for n in length] for spread in (plan.engine, plan.staleness)
-        )
-        self.versions_behind = 8 * self.rng.integers(0, 4, len(length)) * (plan.staleness > 0)
-
-    def rows(self, at: np.ndarray, S: np.ndarray, A: np.ndarray, step: int, update: int) -> dict[str, object]:
-        """Columns of the responses ``at`` in one update; S is spread over the tokens with noise of sum 0."""
-        plan = self.plan
-        if not plan.engine:
-            return {}
-        e, d = ([tokens[i] for i in at] for tokens in (self.e, self.d))
+        self.plan, self.length = plan, length.astype(float)
+        rng = np.random.default_rng([plan.seed, rollout])
+        e, d = ([rng.normal(-(spread**2) / 2, spread, n) for n in length] for spread in (plan.engine, plan.staleness))
+        self.versions_behind = 8 * rng.integers(0, 4, len(length)) * (plan.staleness > 0)
         both = [x + y for x, y in zip(d, e, strict=True)]
-        noise = [self.rng.normal(0, plan.sigma * np.sqrt(update), n) for n in self.length[at]]
-        s = [total / len(x) + x - x.mean() for total, x in zip(S, noise, strict=True)]
-        total = [x + y for x, y in zip(s, both, strict=True)]
-        sums = {
-            name: sums_of(tokens)
-            for name, tokens in (("engine", e), ("staleness", d), ("behaviour", both), ("total", total))
-        }
-        made: dict[str, object] = {f"{name}_log_ratio": found[0] for name, found in sums.items() if name != "total"}
-        for name in ("engine", "behaviour", "total"):
-            made |= {f"{name}_sum_sq": sums[name][1], f"{name}_k3_sum": sums[name][2]}
+        self.sums = {name: sums_of(x) for name, x in {"engine": e, "staleness": d, "behaviour": both}.items()}
+
+    def rows(self, at: np.ndarray, A: np.ndarray, step: int, update: int) -> dict[str, object]:
+        """Columns of the responses ``at`` in one update."""
+        rule = self.plan.correction
+        if not self.plan.engine:
+            return {}
+        made: dict[str, object] = {f"{name}_log_ratio": found[0][at] for name, found in self.sums.items()}
+        for name in ("engine", "behaviour"):
+            made |= {f"{name}_sum_sq": self.sums[name][1][at], f"{name}_k3_sum": self.sums[name][2][at]}
         made |= {"policy_version": step, "behaviour_version": step - update - self.versions_behind[at]}
-        if plan.correction is not None:
-            x, square, k3 = sums[plan.correction.on]
-            L = self.length[at].astype(float)
-            m = plan.correction.centre(DriftStats.of(k3, square, L))
-            done = plan.correction.apply(x, L, A, m)
-            edges = {"correction_lo": done.lo, "correction_hi": done.hi, "correction_drift": m}
-            made |= edges | {"correction_side": done.side, "correction_weight": done.clipped_weight}
+        if rule is not None:
+            x, square, k3 = (values[at] for values in self.sums[rule.on])
+            m = rule.centre(DriftStats.of(k3, square, self.length[at]))
+            done = rule.apply(x, self.length[at], A, m)
+            made |= {"correction_lo": done.lo, "correction_hi": done.hi, "correction_drift": m}
+            made |= {"correction_side": done.side, "correction_weight": done.clipped_weight}
         return made
 
 

@@ -43,12 +43,6 @@ def test_every_table_is_there_twice_and_summary_is_json(written):
     assert not list(folder.glob("*.part-*"))
 
 
-def test_only_rows_after_an_update_and_first_use_apart(written):
-    table = read_tables([written])["acceptance"].query("source == 'trained' and bin == -1 and measure == 'band'")
-    counts = table.query("subset == 'all'").set_index("use")["count"].to_dict()
-    assert counts == {"first": 6 * 3 * 128, "reused": 6 * 4 * 128}
-
-
 def test_no_table_about_first_use_counts_a_response_that_was_trained_on(simulate):
     """Every second response counts as used before, in rows with and without scores: the two uses stand apart."""
     run = load_run(simulate(rollouts=3, prompts=32))
@@ -70,11 +64,12 @@ def test_no_table_about_first_use_counts_a_response_that_was_trained_on(simulate
             assert set(each.groupby(["rule", "outside", "source"])["count"].sum()) == {scored}
 
 
-def test_trained_rows_are_the_logged_columns(written):
-    run = load_run(written)
-    table = read_tables([written])["acceptance"].query("source == 'trained' and bin == -1 and use == 'first'")
-    rows = run.rows.use("first")
-    value = table.set_index(["measure", "subset"])["estimate"]
+def test_trained_rows_are_the_logged_columns_after_an_update(written):
+    rows = load_run(written).rows.use("first")
+    table = read_tables([written])["acceptance"].query("source == 'trained' and bin == -1")
+    counts = table.query("measure == 'band' and subset == 'all'").set_index("use")["count"].to_dict()
+    assert counts == {"first": 6 * 3 * 128, "reused": 6 * 4 * 128}
+    value = table.query("use == 'first'").set_index(["measure", "subset"])["estimate"]
     assert value["band", "all"] == pytest.approx(rows.band_accept.mean())
     acting = rows.A != 0
     assert value["update", "nonzero"] == pytest.approx((rows.side[acting] == 0).mean())
@@ -117,12 +112,7 @@ def test_a_log_with_the_required_columns_alone(tmp_path):
     assert len(tables["cosine"]) == len(tables["lemma"]) == 0
 
 
-def test_nan_rows_are_counted_and_left_out(tmp_path):
-    bad = np.zeros(64)
-    bad[:5] = np.nan
-    run = load_run(minimal(tmp_path / "nan", advantage=bad))
-    assert run.counts["rows_not_finite"] == 5 * 12
-    analyse(run, shared_bins([run], FEW), FEW)
+def test_a_log_of_nan_is_refused(tmp_path):
     with pytest.raises(UserError, match="no row has a finite S and A"):
         load_run(minimal(tmp_path / "none", advantage=np.full(64, np.nan)))
 
@@ -132,6 +122,7 @@ def test_the_analysis_and_the_doctor_count_the_same_rows(tmp_path, capsys):
     run = minimal(tmp_path / "run", advantage=bad, phase=["train"] * 60 + ["noise"] * 4)
     assert main([str(run), "--rules", "fspo", "--draws", "2", "--bins", "2"]) == 0
     analysed = capsys.readouterr().out
+    assert json.loads((run / "analysis" / "summary.json").read_text())["counts"]["rows_not_finite"] == 5 * 12
     main(["doctor", str(run)])
     examined = capsys.readouterr().out.splitlines()
     assert analysed.startswith(f"{run}: 440 of 720 rows (after an update)")  # 55 finite of 60 train rows, 8 updates
@@ -142,34 +133,18 @@ def test_the_analysis_and_the_doctor_count_the_same_rows(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "columns",
-    [{"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}, {"log_ratio": np.full(64, 1e4)}],
+    [
+        *({"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}),
+        *({"log_ratio": np.full(64, 1e4)}, {"n": 1, "rollouts": 1}),
+    ],
 )
 def test_degenerate_logs_give_reasons_not_exceptions(tmp_path, columns):
     run = load_run(minimal(tmp_path / "odd", **columns))
-    tables, summary = analyse(run, shared_bins([run], FEW), FEW)
+    tables, _ = analyse(run, shared_bins([run], FEW), FEW)
     missing = tables["acceptance"]["estimate"].isna()
     assert (tables["acceptance"].loc[missing, "reason"] != "").all()
     missing = tables["lre"]["estimate"].isna()
     assert (tables["lre"].loc[missing, "reason"] != "").all()
-    write = json.dumps(summary["key_numbers"], default=str)
-    assert write
-
-
-def test_one_response_is_refused_or_answered(tmp_path):
-    run = load_run(minimal(tmp_path / "one", n=1, rollouts=1))
-    tables, _ = analyse(run, shared_bins([run], FEW), FEW)
-    assert tables["acceptance"]["estimate"].isna().all()
-
-
-def test_a_damaged_file_is_named_and_the_rest_analysed(simulate):
-    run = simulate(rollouts=3, width=8)
-    (run / "gradlog" / "rollout-00000001-rank-0000.parquet").write_bytes(b"PAR1 broken")
-    loaded = load_run(run)
-    tables, summary = analyse(loaded, shared_bins([loaded], FEW), FEW)
-    assert len(summary["damage"]) == 1
-    assert "rollout-00000001" in summary["damage"][0]
-    assert set(tables["over_time"]["window"]) == {0, 2}
-    assert summary["integrity"]["pass"]
 
 
 def break_page(file, column):
@@ -205,13 +180,6 @@ def test_files_of_another_rule_are_told(simulate, tmp_path):
     assert f"the headers of 1 of 2 files name another rule than the first ({name}, ...)" in line
 
 
-def test_the_sweep_names_damage_too(simulate, capsys):
-    run = simulate(rollouts=2, width=0)
-    (run / "gradlog" / "rollout-00000001-rank-0000.parquet").write_bytes(b"")
-    assert main(["sweep", str(run)]) == 0
-    assert "rollout-00000001-rank-0000.parquet" in capsys.readouterr().out
-
-
 def test_metrics_lines_become_rows_and_broken_ones_damage(simulate):
     run = simulate(rollouts=2, width=8)
     lines = ['{"rollout": 0, "step": 4, "phase": "train", "reward": 0.5, "note": "x"}', "{broken", "[1]"]
@@ -242,26 +210,21 @@ def test_no_update_since_the_rollout_is_refused(tmp_path):
         load_run(minimal(tmp_path / "table", metadata={"imported_from": "log.csv"}, updates_since_rollout=0))
 
 
-def test_runs_share_their_bins(simulate):
-    paths = [simulate("a", rollouts=1, width=8), simulate("b", rollouts=1, width=8, seed=5)]
-    summaries = analyse_runs(paths, FEW)
-    edges = [summary["edges"] for summary in summaries.values()]
-    assert edges[0] == edges[1]
-    assert len(read_tables(paths)["over_time"]["run"].unique()) == 2
-
-
-def test_command_line(simulate, capsys):
-    run = simulate(rollouts=1, width=8, seed=11)
-    assert main([str(run), "--rules", "[fspo]", "--draws", "2", "--edges", "[1,40,400]"]) == 0
-    assert "columns of the log agree" in capsys.readouterr().out
-    assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
-
-
 def test_a_log_without_scores_is_not_called_sound(simulate, capsys):
     run = simulate(rollouts=1, width=0)
     assert main([str(run), "--rules", "fspo", "--draws", "2", "--edges", "1,40,400"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.endswith("rule fspo, no scores logged, so no cosines")
+    assert json.loads((run / "analysis" / "summary.json").read_text())["edges"] == [1, 40, 400]
+
+
+def test_several_runs_share_their_bins(simulate, capsys):
+    paths = [simulate("a", rollouts=1, width=8), simulate("b", rollouts=1, width=8, seed=5)]
+    assert main([*map(str, paths), "--rules", "[fspo]", "--draws", "2", "--bins", "3"]) == 0
+    assert capsys.readouterr().out.count("columns of the log agree") == 2
+    one, other = (json.loads((path / "analysis" / "summary.json").read_text())["edges"] for path in paths)
+    assert one == other
+    assert len(read_tables(paths)["over_time"]["run"].unique()) == 2
 
 
 def test_json_has_no_nan(tmp_path):

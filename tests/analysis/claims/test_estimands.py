@@ -55,16 +55,13 @@ def test_signs_by_hand():
 
 def test_the_slopes_of_a_log_whose_band_is_fair(run):
     """S | L is N(mu L, sigma^2 L): sqrt clips every length alike, fixed the long ones, linear the short ones."""
-    found = {
-        (e.estimand, e.rule, e.clip_rate): e.value
-        for e in estimands.measure(run, "chain-add", "unclipped", "none", 3, 4)
-    }
+    measured = estimands.measure(run, "chain-add", "unclipped", "none", 3, 4)
+    found = {(e.estimand, e.rule, e.clip_rate): e.value for e in measured}
     assert found["slope", "rloo", 0.05] > 0.3
     assert found["slope", "gspo", 0.05] < -0.3
     assert abs(found["slope", "fspo", 0.15]) < 0.15
-    below, above = estimands.rates_by_sign(
-        estimands.clipped_offline(preset("fspo").rule, rows := estimands.first_epoch(load_run(run).rows), 0.05), rows.A
-    )
+    rows = estimands.first_epoch(load_run(run).rows)
+    below, above = estimands.rates_by_sign(estimands.clipped_offline(preset("fspo").rule, rows, 0.05), rows.A)
     assert found["sign gap", "fspo", 0.05] == pytest.approx(below - 5 * above)
     assert found["log sign ratio", "fspo", 0.05] == pytest.approx(np.log(below / above))
 
@@ -101,12 +98,9 @@ def test_estimates_of_several_files(tmp_path):
     assert found.value.tolist() == [0.4, 0.5, 0.3]
     assert estimands.holds(found, "chain-add", "unclipped", "none", 42)  # rules are applied to it offline
     assert estimands.holds(found, "chain-add", "equal", "rloo", 41)
-    for run in (
-        ("chain-add", "equal", "fspo", 41),
-        ("chain-add", "equal", "rloo", 42),
-        ("products", "unclipped", "none", 41),
-    ):
-        assert not estimands.holds(found, *run)
+    assert not estimands.holds(found, "chain-add", "equal", "fspo", 41)
+    assert not estimands.holds(found, "chain-add", "equal", "rloo", 42)
+    assert not estimands.holds(found, "products", "unclipped", "none", 41)
     assert estimands.read_estimates([]).empty
     planned = {("chain-add", "unclipped", 41), ("chain-add", "equal", 42)}
     assert estimands.read_estimates([one, two], planned).value.tolist() == [0.4]

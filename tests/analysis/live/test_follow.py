@@ -99,25 +99,25 @@ def test_a_rollouts_panels_are_those_of_its_rows(source):
 
 
 def test_the_cost_of_a_rollout_does_not_grow_with_the_run(source, tmp_path, monkeypatch):
-    read: list[int] = []
-    rows_of, footer = gradfiles.read_rows, gradfiles._footer
+    read: list[str] = []
 
-    def counted_rows(file, columns, phases, groups=None):
-        read.append(file.rows)
-        return rows_of(file, columns, phases, groups)
+    def count(name):
+        function = getattr(gradfiles, name)
 
-    def counted_footer(path):
-        read.append(1)
-        return footer(path)
+        def counted(*words):
+            read.append(name)
+            return function(*words)
 
-    monkeypatch.setattr(gradfiles, "read_rows", counted_rows)
-    monkeypatch.setattr(gradfiles, "_footer", counted_footer)
+        monkeypatch.setattr(gradfiles, name, counted)
+
+    count("read_rows")
+    count("_footer")
     follower, costs = Follower(tmp_path / "run"), []
     for number in range(PLAN.rollouts):
         put(source, tmp_path / "run", number)
         read.clear()
         follower.poll()
-        costs.append(sum(read))
+        costs.append(len(read))
         read.clear()
         follower.poll()
         assert read == []  # nothing new, nothing read
@@ -174,17 +174,13 @@ def test_a_run_that_starts_later_is_waited_for(source, tmp_path):
 
 def test_the_newest_rollout_waits_for_the_files_of_all_processes(source, tmp_path):
     run = tmp_path / "run"
-
-    def as_rank(number, rank):
-        (run / "gradlog").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(log_paths(source)[number], run / "gradlog" / gradfiles.file_name(number, rank))
-
-    as_rank(0, 0)
-    as_rank(0, 1)
-    as_rank(1, 0)
+    put(source, run, 0, 1)
+    first, second = (path.with_name(path.name.replace("rank-0000", "rank-0001")) for path in log_paths(run))
+    shutil.copyfile(log_paths(source)[0], first)
+    os.utime(log_paths(run)[-1])
     follower = caught_up(run)
     assert [seen.rollout for seen in follower.seen] == [0]
-    as_rank(1, 1)
+    shutil.copyfile(log_paths(source)[1], second)
     assert follower.poll()
     assert [seen.rollout for seen in follower.seen] == [0, 1]
 

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +23,16 @@ def free_port():
         return taken.getsockname()[1]
 
 
-class Watch:
+@contextmanager
+def watch(run, port):
     """``fspo watch`` as a process, ended at the end of a ``with`` block."""
-
-    def __init__(self, run, port):
-        words = [sys.executable, "-m", "fspo", "watch", str(run), "--port", str(port)]
-        self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert f"http://127.0.0.1:{port}/" in self.process.stdout.readline()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(20)
+    words = [sys.executable, "-m", "fspo", "watch", str(run), "--port", str(port)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert f"http://127.0.0.1:{port}/" in process.stdout.readline()
+            yield
+        finally:
+            process.terminate()
 
 
 def says(page, text, seconds=60):
@@ -63,7 +60,7 @@ window.lines = () => Object.fromEntries(Bokeh.documents[0].roots().filter((r) =>
 def test_the_page_follows_a_log(page, tmp_path):
     run, port = tmp_path / "run", free_port()
     page.add_init_script(SHOWN)
-    with Watch(run, port=port):
+    with watch(run, port):
         page.goto(f"http://127.0.0.1:{port}/")
         says(page, "waits for the first rollout")
         put(LOG, run, 0)

@@ -3,17 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import analysis.log.loading
 import analysis.log.stream
 import analysis.rules.tally
 from analysis.log.loading import load_run
 from analysis.log.partition import LENGTH, find_partition
-from analysis.log.stream import Stream
 from analysis.options import Options
 from analysis.rules.calibrate import calibrate_run
 from analysis.rules.evaluate import make_cases
@@ -56,9 +54,8 @@ def one_file(simulate, tmp_path):
         files = sorted((run / "gradlog").iterdir())
         path = tmp_path / "one" / "gradlog" / files[0].name
         path.parent.mkdir(parents=True)
-        whole = pq.ParquetDataset([str(f) for f in files]).read()
-        kept = whole.replace_schema_metadata(pq.read_schema(files[0]).metadata)
-        pq.write_table(kept, path, row_group_size=size, use_dictionary=False)
+        whole = pa.concat_tables(pq.read_table(file) for file in files)
+        pq.write_table(whole, path, row_group_size=size, use_dictionary=False)
         return run, path
 
     return make
@@ -171,22 +168,6 @@ def test_several_rollouts_in_one_file_and_several_row_groups(one_file, stream):
     one, other = tables(apart, bins)[0], tables(joined, bins)[0]
     for column in ("estimate", "ci_low", "ci_high"):
         np.testing.assert_allclose(one["acceptance"][column], other["acceptance"][column], rtol=1e-9)
-
-
-@given(st.lists(st.integers(1, 900), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 2000))
-@settings(deadline=None, max_examples=40)
-def test_chunks_are_whole_windows_and_cover_the_log_once(rows, size, chunk):
-    rollouts = np.cumsum(np.array(rows) % 3 + 1)
-    stream = Stream((), find_partition("length"), rollouts, np.array(rows, float))
-    held = analysis.log.stream.CHUNK
-    analysis.log.stream.CHUNK = chunk
-    try:
-        chunks = stream.chunks(size)
-    finally:
-        analysis.log.stream.CHUNK = held
-    inside = [[r for r in rollouts if c.first <= r <= c.last] for c in chunks]
-    assert [r for part in inside for r in part] == rollouts.tolist()
-    assert all(len(part) % size == 0 for part in inside[:-1])
 
 
 def test_errors_of_a_process_come_back():

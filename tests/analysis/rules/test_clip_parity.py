@@ -261,15 +261,6 @@ def test_the_rule_that_trained_summed(rule, tmp_path):
             np.testing.assert_allclose(ours, np.bincount(BINS.index(rows.coordinate[acting]), y, len(BINS)), rtol=1e-9)
 
 
-def test_rows_without_advantage_are_never_cut(log, cases):
-    none = replace(log.rows, A=np.zeros(len(log.rows)))
-    for case in cases[: len(RULES)]:
-        assert not np.any(evaluate(case, none, windows(none.rollout, WINDOW), "update").side), case.key
-    tally, _ = look_through(replace(log, rows=none), BINS, cases[:1], WINDOW)
-    for sums in tally.uses.values():
-        assert all(column.y.sum() == 0 for (_, _, subset), column in sums.columns.items() if subset == "nonzero")
-
-
 def test_no_rows_give_a_reason_and_no_sums(log, cases):
     first = replace(log, rows=log.rows.use("first"))
     assert evaluate(cases[0], first.rows.use("reused"), np.zeros(0, np.int64), "band").reason == "no rows"

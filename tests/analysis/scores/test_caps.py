@@ -46,15 +46,6 @@ def test_the_cap_is_the_root_of_the_theory_for_the_law_that_was_drawn():
         assert high - low < 0.2
 
 
-def test_pairs_of_one_prompt_do_not_count():
-    """Each prompt has one noise vector of norm 1, and different prompts' are orthogonal: no update is expected."""
-    sums = CapSums(2)
-    for _ in range(3):
-        added(sums, np.repeat(np.eye(3), 4, axis=0), np.arange(12) % 2, np.arange(12) // 4, np.ones(12))
-    for found in sums.estimates().values():
-        assert np.isnan(found).all()
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_bin_of_one_prompt_has_no_estimate(seed):

@@ -48,8 +48,6 @@ def test_identity_holds_on_every_update_and_window(fspo_run):
     assert (lemma["slack"].dropna() >= -1e-9).all()
     assert lemma.loc[~lemma["guaranteed"].astype(bool), "bound"].isna().all()
     assert lemma.loc[lemma["guaranteed"].astype(bool), "rho"].lt(1).all()
-    split = lemma["cosine"].notna()
-    assert (lemma.loc[split, "e_in"] + lemma.loc[split, "e_len"] >= 0).all()
 
 
 def test_broken_scores_are_counted_and_left_out(simulate):
@@ -73,6 +71,7 @@ def test_integrity_reports_a_violation():
     for broken in ({"identity_residual": np.nan}, {"identity_residual": np.inf}, {"slack": np.nan}):
         assert integrity([sound, sound | broken])["pass"] is False
     assert integrity([sound, sound | {"slack": np.nan, "guaranteed": False}])["pass"] is True
+    assert integrity([])["pass"] is None
 
 
 def test_rounding_of_raised_weights_is_no_violation():
@@ -83,12 +82,6 @@ def test_rounding_of_raised_weights_is_no_violation():
         off = replace(sums, direct=sums.direct * (1 + error))
         (row,) = filled([made(LemmaRow, {"reason": ""})], off, np.array([0]))
         assert integrity_of([row])["pass"] is sound
-
-
-def test_integrity_of_nothing_is_no_pass(simulate):
-    _, summary = analysed(simulate(rollouts=2, width=0))
-    assert summary["integrity"]["pass"] is None
-    assert summary["integrity"]["checked"] == 0
 
 
 def test_coordinates_give_the_lemma_of_the_vectors(simulate, monkeypatch):

@@ -28,9 +28,8 @@ def test_exponent_is_statsmodels_gamma_regression():
     L = np.exp(rng.uniform(np.log(4), np.log(400), 400))
     y = L**1.2 * rng.gamma(2, size=400) * np.exp(0.4 * rng.normal(size=80))[cluster]
     model = sm.GLM(y, sm.add_constant(np.log(L)), family=sm.families.Gamma(sm.families.links.Log()))
-    theirs = model.fit(
-        method="newton", cov_type="cluster", cov_kwds={"groups": cluster, "use_correction": False}, tol=1e-12
-    )
+    robust = {"groups": cluster, "use_correction": False}
+    theirs = model.fit(method="newton", cov_type="cluster", cov_kwds=robust, tol=1e-12)
     ours, _ = exponent(y, L, cluster)
     half = sps.t.ppf(0.975, 79) * theirs.bse[1] * np.sqrt(80 / 79)
     assert ours == pytest.approx((theirs.params[1], theirs.params[1] - half, theirs.params[1] + half), rel=1e-6)

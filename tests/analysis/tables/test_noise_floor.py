@@ -20,19 +20,15 @@ def run(fspo_run, tmp_path):
     return shutil.copytree(fspo_run, tmp_path / "run")
 
 
-def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
+def plant(run, sigma, drift=-0.001, n=4000):
     rng = np.random.default_rng(0)
-    rule = preset("fspo").rule
-    writer = GradLogWriter(
-        run / "noise",
-        metadata={"rule": rule.to_dict(), "sources": {"low": "low precision"}},
-        user_columns={"source": "string"},
-    )
+    header = {"rule": preset("fspo").rule.to_dict(), "sources": {"low": "low precision"}}
+    writer = GradLogWriter(run / "noise", metadata=header, user_columns={"source": "string"})
     length = rng.integers(2, 300, n)
     S = sigma * np.sqrt(length) * rng.standard_normal(n) + drift * length
     writer.append(
         {"rollout": 0, "step": 0, "updates_since_rollout": 0, "phase": "noise"}
-        | {"prompt_id": np.arange(n) % prompts, "response_id": np.arange(n), "length": length, "log_ratio": S}
+        | {"prompt_id": np.arange(n) % 500, "response_id": np.arange(n), "length": length, "log_ratio": S}
         | {"advantage": 1.0, "band_accept": np.abs(S) < 0.3, "user.source": ["low"] * n}
     )
     writer.flush(0)
@@ -40,10 +36,10 @@ def plant(run, sigma, drift=-0.001, n=4000, prompts=500):
 
 
 def test_floor_by_bin_is_the_planted_one(run):
-    length, S = plant(run, 0.02)
-    loaded = load_run(run)
     bins = Bins((2, 100, 300))
-    rows, notes = noise_table(loaded, bins)
+    assert noise_table(load_run(run), bins) == ([], Notes())
+    length, S = plant(run, 0.02)
+    rows, notes = noise_table(load_run(run), bins)
     table = records(NoiseRow, rows)
     assert [row["bin"] for row in table] == [-1, 0, 1]
     assert {row["meaning"] for row in table} == {"low precision"}
@@ -69,17 +65,7 @@ def test_a_broken_measurement_is_named(run):
     plant(run, 0.02)
     (file,) = (run / "noise" / "gradlog").iterdir()
     file.write_bytes(b"cut")
-    loaded = load_run(run)
-    rows, notes = noise_table(loaded, Bins((2, 300)))
+    rows, notes = noise_table(load_run(run), Bins((2, 300)))
     assert rows == []
     (line,) = notes.damage
     assert line.startswith("noise floor: no readable file")
-
-
-def test_quiet_numerics_give_no_warning_and_no_measurement_no_table(run):
-    assert noise_table(load_run(run), Bins((2, 300))) == ([], Notes())
-    plant(run, 1e-4, drift=0.0)
-    loaded = load_run(run)
-    rows, notes = noise_table(loaded, Bins((2, 300)))
-    assert len(rows) == 2
-    assert notes == Notes()

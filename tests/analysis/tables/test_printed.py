@@ -75,9 +75,8 @@ def test_clip_rates_of_the_own_rule_and_of_three_at_equal_clip_rates():
 
 def test_rates_are_of_later_epochs_where_no_first_epoch_follows_an_update():
     acceptance = kept("mine", "trained", NAN, 0.9, 0.8, 0.6, use="reused")
-    head, line = who_is_clipped(
-        tables(acceptance, [slope("mine", "trained", NAN, -0.1, -0.2, 0.0, use="reused")]), LENGTH, "update"
-    )
+    trend = [slope("mine", "trained", NAN, -0.1, -0.2, 0.0, use="reused")]
+    head, line = who_is_clipped(tables(acceptance, trend), LENGTH, "update")
     assert head.startswith("who is clipped, A != 0, later epochs")
     assert " ".join(line.split()) == "mine, as trained 50.0 % 10.0 % 40.0 % 4 +10.0 [-0.0, +20.0]"
 
@@ -132,15 +131,14 @@ def test_corrections_are_told_at_their_default_range_too_and_those_on_tokens_by_
 
 
 def test_no_rate_is_told_in_one_line():
-    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN, reason="fewer than 5 clusters")
-    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
-    assert line == "who is clipped: not known, too few prompts in each bin; more rollouts will tell"
-    acceptance = kept("fspo", "matched", 0.95, NAN, NAN, NAN, reason="multiplier not logged")
-    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
-    assert line == "who is clipped: not known (multiplier not logged)"
-    acceptance = kept("fspo", "matched", 0.95, NAN, 0.9, NAN)
-    (line,) = who_is_clipped(tables(acceptance, [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]), LENGTH, "update")
-    assert "only one bin (10 to 99 tokens) has enough responses" in line
+    for share, reason, told in (
+        (NAN, "fewer than 5 clusters", "not known, too few prompts in each bin; more rollouts will tell"),
+        (NAN, "multiplier not logged", "not known (multiplier not logged)"),
+        (0.9, "", "not known, only one bin (10 to 99 tokens) has enough responses; more rollouts will tell"),
+    ):
+        acceptance = kept("fspo", "matched", 0.95, NAN, share, NAN, reason=reason)
+        trend = [slope("fspo", "matched", 0.95, NAN, NAN, NAN)]
+        assert who_is_clipped(tables(acceptance, trend), LENGTH, "update") == [f"who is clipped: {told}"]
 
 
 def cosine(rule: str, value: float, **others: object) -> dict[str, object]:
