@@ -79,7 +79,7 @@ def test_nothing_cut_is_cosine_one_and_too_few_prompts_are_nan(simulate):
 
 
 def test_one_prompt_keeps_all_that_is_kept(simulate):
-    """Its cosine exists; its interval does not, for without that prompt nothing is left."""
+    """Its cosine exists; its interval does not, for without that prompt nothing is left. The norm is not 0."""
     run = load_run(simulate("one_prompt", rollouts=2, rule=Rule("none")))
     window = next(w for w in ScoredWindows(run, Bins((1, 400)), 5) if w.use == "first")
     rows = window.rows
@@ -87,7 +87,13 @@ def test_one_prompt_keeps_all_that_is_kept(simulate):
     keeping = replace(rows, S=np.where(kept, 0.0, np.where(rows.A > 0, 1.0, -1.0)))
     window = replace(window, rows=keeping, _outcomes={})
     row = overall(run, Bins((1, 400)), [Case(Rule("fixed", 0.1, 0.1), "narrow", "given")], [window])["narrow"]
-    assert 0 < row["estimate"] < 1
+    g = c = cross = 0.0
+    for update in range(window.updates):
+        at = window.update == update
+        full = window.vectors[at].T @ np.exp(keeping.S[at])
+        clipped = window.vectors[at].T @ kept[at].astype(float)
+        g, c, cross = g + full @ full, c + clipped @ clipped, cross + full @ clipped
+    assert row["estimate"] == pytest.approx(cross / np.sqrt(g * c))
     assert np.isnan(row["ci_low"])
     assert np.isnan(row["ci_high"])
     assert row["reason"] == "no interval: without one of the prompts nothing of these responses is kept"
