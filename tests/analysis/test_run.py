@@ -133,10 +133,7 @@ def test_the_analysis_and_the_doctor_count_the_same_rows(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "columns",
-    [
-        *({"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}),
-        *({"log_ratio": np.full(64, 1e4)}, {"n": 1, "rollouts": 1}),
-    ],
+    [{"advantage": 0.0}, {"log_ratio": np.zeros(64)}, {"length": 7}, {"prompt_id": 0}, {"log_ratio": np.full(64, 1e4)}],
 )
 def test_degenerate_logs_give_reasons_not_exceptions(tmp_path, columns):
     run = load_run(minimal(tmp_path / "odd", **columns))
@@ -145,6 +142,12 @@ def test_degenerate_logs_give_reasons_not_exceptions(tmp_path, columns):
     assert (tables["acceptance"].loc[missing, "reason"] != "").all()
     missing = tables["lre"]["estimate"].isna()
     assert (tables["lre"].loc[missing, "reason"] != "").all()
+
+
+def test_one_response_gives_no_number(tmp_path):
+    run = load_run(minimal(tmp_path / "one", n=1, rollouts=1))
+    tables, _ = analyse(run, shared_bins([run], FEW), FEW)
+    assert tables["acceptance"]["estimate"].isna().all()
 
 
 def break_page(file, column):

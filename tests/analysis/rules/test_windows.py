@@ -70,3 +70,10 @@ def test_a_window_without_a_range_is_left_out_alone(run: Run) -> None:
     for name in ("lre", "trend"):
         assert found[name].query("source == 'matched'")["reason"].str.contains("left out").all()
     assert summary["counts"]["windows_without_a_range"] == 1
+
+
+def test_every_window_without_a_range_has_no_number_and_says_why(run: Run) -> None:
+    found, _ = tables(replace(run, rows=replace(run.rows, S=np.zeros(len(run.rows)))))
+    matched = found["acceptance"].query("source == 'matched'")
+    assert matched["estimate"].isna().all()
+    assert matched["reason"].str.contains("100.0% of the rows left out").all()

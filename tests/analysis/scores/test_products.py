@@ -47,16 +47,6 @@ def test_products_are_inner_products_of_the_sums():
         assert without[c] == pytest.approx(brute(vectors[keep], bins[keep], left[keep], right[keep]) * (6 / 5) ** 2)
 
 
-def test_pooled_cosine_is_the_cosine_of_the_direct_sum():
-    """Two updates in unrelated spaces: stack their vectors, never add them."""
-    updates = [data(seed) for seed in (0, 1)]
-    columns = cosines(*updates, number=3)
-    u, v = (np.concatenate([x[0].T @ x[side][:, 0] for x in updates]) for side in (3, 4))
-    assert columns.value[3, 0] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
-    assert columns.value[4, 0] == pytest.approx(np.min(columns.value[:3, 0]))  # the worst bin
-    assert columns.replicates.shape[0] == 12
-
-
 def test_updates_of_one_cluster_are_not_without_error():
     """Twenty updates with one prompt each: a mean over them is as uncertain as over one update's twenty prompts."""
     x = np.random.default_rng(0).normal(size=20)
