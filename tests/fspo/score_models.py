@@ -27,8 +27,7 @@ TINY = (
 MODELS = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=False)),
     "qwen3-tied": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=True, attention_bias=True)),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**TINY, mlp_bias=True)),
-    "llama-padding-row": lambda: LlamaForCausalLM(LlamaConfig(**{**TINY, "pad_token_id": 5})),
+    "llama-padding-row": lambda: LlamaForCausalLM(LlamaConfig(**{**TINY, "pad_token_id": 5}, mlp_bias=True)),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
             vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=48, bos_token_id=None, eos_token_id=None
@@ -70,19 +69,17 @@ def padded_left(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def exact_scores(model, batch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient of each response's S in all trainable parameters, (B, P), and S up to a constant, (B,): autograd on
-    one response at a time, without dropout."""
+def exact_scores(model, batch, temperature: float = 1.0) -> torch.Tensor:
+    """The gradient of each response's S in all trainable parameters, (B, P): by autograd, alone, without dropout."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    training, gradients, sums = model.training, [], []
+    training, gradients = model.training, []
     model.eval()
     for i in range(len(batch["input_ids"])):
         total = token_log_probs(model, {k: v[i : i + 1] for k, v in batch.items()}, temperature)[0].sum()
         parts = torch.autograd.grad(total, parameters, allow_unused=True, materialize_grads=True)
         gradients.append(torch.cat([part.flatten() for part in parts]))
-        sums.append(total.detach())
     model.train(training)
-    return torch.stack(gradients), torch.stack(sums)
+    return torch.stack(gradients)
 
 
 def sketches(model, batch, temperature: float = 1.0, **options) -> torch.Tensor:

@@ -1,14 +1,14 @@
 """One batch through TRL's own loss code and through ours: what the comparisons with TRL share."""
 
-import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from dataclasses import replace
 
-from fspo.models.load import build_embedded_model, load_tokenizer
+import torch
+from trl import GRPOConfig, GRPOTrainer
+from trl_runs import MAX_LENGTH, made
+
+from fspo.models.load import build_embedded_model
 from fspo.objective import ObjectiveConfig, objective
 from fspo.policy.logprobs import make_batch, token_log_probs
-
-MAX_LENGTH = 12
 
 
 def assert_same(ours, theirs, scale=1.0):
@@ -36,23 +36,17 @@ def rows(seed, size=8):
 
 def make_trainer(tmp_path, size, kind=(GRPOTrainer, GRPOConfig), beta=0.0, **options):
     """A freshly made trainer of TRL's, or of a class of ours that extends it, with its model in training mode."""
-    trainer_class, config_class = kind
-    if config_class is GRPOConfig:
+    if kind[1] is GRPOConfig:
         options = {"loss_type": "grpo", **options}
-    usual = {"report_to": [], "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "disable_dropout": True}
-    usual |= {"per_device_train_batch_size": size, "num_generations": size, "max_completion_length": MAX_LENGTH}
-    usual |= {"scale_rewards": "none", "use_bias_correction_kl": False}  # ours is the plain k3, without the ratio
-    args = config_class(output_dir=str(tmp_path), **usual, **options)
-    trainer = trainer_class(
-        model=build_embedded_model(3),
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": "1"}]),
-        processing_class=load_tokenizer("embedded"),
-    )
+    usual = {"disable_dropout": True, "gradient_accumulation_steps": 1, "max_completion_length": MAX_LENGTH}
+    usual |= {"per_device_train_batch_size": size, "num_generations": size, "scale_rewards": "none"}
+    usual |= {"use_bias_correction_kl": False}  # ours is the plain k3, without the ratio
+    trainer = made(tmp_path, *kind, **usual, **options)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     trainer.beta = beta  # set late: the constructor would load a reference model by name
+    if hasattr(trainer, "objective_config"):
+        trainer.objective_config = replace(trainer.objective_config, kl_coef=beta)
     return trainer
 
 
@@ -83,7 +77,7 @@ def trl_loss(tmp_path, data, old, *, holes=None, ref=None, **options):
     """Loss, gradients and clip metrics of a freshly made trainer (see `make_trainer`)."""
     trainer = make_trainer(tmp_path, len(data[0]), **options)
     inputs = trl_inputs(data, old, holes=holes, ref=ref)
-    inputs["num_items_in_batch"] = inputs["completion_mask"].sum()
+    inputs["num_items_in_batch"] = (inputs["completion_mask"] * inputs.get("tool_mask", 1)).sum()
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
     metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
@@ -93,7 +87,7 @@ def trl_loss(tmp_path, data, old, *, holes=None, ref=None, **options):
 def our_loss(data, rule, aggregation, spread, *, holes=None, kl_coef=0.0):
     """Loss, gradients, records, and the old and reference log-probs that TRL gets as well."""
     prompts, responses, advantages, noise, _ = data
-    model = build_embedded_model(3)
+    model = build_embedded_model(0)
     batch = make_batch(prompts, responses, pad_token_id=0)
     new, _ = token_log_probs(model, batch)
     width = max(map(len, responses))

@@ -7,13 +7,12 @@ import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl_batch import MAX_LENGTH
 
 from fspo.models.load import build_embedded_model, load_tokenizer
 
 FIRST, LAST = 1, 23
 """The token ids that `Engine` draws, each with the same probability; the lowest is the end token."""
-ROWS, UPDATES = 8, 8
+ROWS, UPDATES, MAX_LENGTH = 8, 8, 12
 
 
 class Engine:

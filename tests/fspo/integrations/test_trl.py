@@ -1,11 +1,10 @@
 """The loss of FSPOTrainer, inside the real TRL: equal to TRL's where the band is open, and to `objective` where not."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from trl import GRPOConfig, GRPOTrainer
-from trl_batch import MAX_LENGTH, assert_same, make_trainer, our_loss, rows, trl_inputs, trl_loss
+from trl_batch import assert_same, make_trainer, our_loss, rows, trl_inputs, trl_loss
+from trl_runs import MAX_LENGTH
 
 from fspo.base.errors import UserError
 from fspo.integrations.trl import FSPOConfig, FSPOTrainer, observe
@@ -21,34 +20,25 @@ def test_rule_none_on_policy_is_trls_policy_gradient(tmp_path):
     assert_same(ours, theirs, scale=1 / MAX_LENGTH)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.7])
 @pytest.mark.parametrize(
     ("name", "outside"), [("fspo", "drop"), ("fspo", "truncate"), ("fspo", "cap"), ("gspo", "drop"), ("grpo", "drop")]
 )
-def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, outside):
+def test_with_a_rule_on_loss_and_gradient_are_ours(tmp_path, name, outside, beta):
     data = rows(3)
     holes = data[4] if name == "fspo" else None
     found, spread = preset(name, outside=outside), 2e-3 if name == "gspo" else 0.1
-    out, expected, old, _ = our_loss(data, found.rule, found.aggregation, spread, holes=holes)
-    loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, rule=name, outside=outside, **OURS)
+    out, expected, old, ref = our_loss(data, found.rule, found.aggregation, spread, holes=holes, kl_coef=beta)
+    options = OURS | {"rule": name, "outside": outside, "beta": beta}
+    loss, gradients, metrics = trl_loss(tmp_path, data, old, holes=holes, ref=ref, **options)
     assert loss == pytest.approx(out.loss.item(), rel=1e-5, abs=1e-7)
     assert_same(gradients, expected)
     cut = int((out.records.clipped_low + out.records.clipped_high).sum())
     assert 0 < cut < int(out.records.count.sum())
     assert metrics["clip_ratio/region_mean"] == pytest.approx(cut / int(out.records.count.sum()))
     assert metrics["fspo/band_acceptance"] == pytest.approx(float(out.records.band_accept.float().mean()))
-
-
-def test_the_kl_term_is_ours(tmp_path):
-    data = rows(4)
-    out, expected, old, ref = our_loss(data, preset("fspo").rule, "response", 0.1, kl_coef=0.7)
-    trainer = make_trainer(tmp_path, len(data[0]), beta=0.7, **OURS)
-    trainer.objective_config = replace(trainer.objective_config, kl_coef=0.7)  # set late, like beta
-    loss = trainer.compute_loss(trainer.model, trl_inputs(data, old, ref=ref))
-    loss.backward()
-    assert loss.item() == pytest.approx(out.loss.item(), rel=1e-5)
-    assert_same({n: p.grad for n, p in trainer.model.named_parameters()}, expected)
-    tokens = int(out.records.length.sum())
-    assert trainer._metrics["train"]["kl"][-1] == pytest.approx(float(out.records.kl.sum()) / tokens, rel=1e-4)
+    kl = float(out.records.kl.sum()) / int(out.records.length.sum())
+    assert metrics.get("kl", 0.0) == pytest.approx(kl, rel=1e-4)
 
 
 @pytest.mark.parametrize("aggregation", ["response", "sequence", "token", "constant"])

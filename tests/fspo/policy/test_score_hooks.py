@@ -17,7 +17,8 @@ from fspo.policy.scores import ScoreHooks, score
 @pytest.mark.parametrize("name", list(MODELS))
 def test_unprojected_sketch_is_the_exact_gradient(name):
     model, batch = build(name), batch_of(4)
-    exact, _ = exact_scores(model, batch, 0.8)
+    batch["response_mask"] &= torch.arange(batch["input_ids"].shape[1]) % 3 != 2  # holes
+    exact = exact_scores(model, batch, 0.8)
     hooks = ScoreHooks(model, **BARE)
     got = sketches(model.eval(), batch, 0.8, **BARE)
     torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-3, atol=2e-5 * float(exact.abs().max()))
@@ -28,38 +29,10 @@ def test_projections_of_full_rank_are_the_identity():
     torch.testing.assert_close(sketches(model, batch, width=None, projection=99), sketches(model, batch, **BARE))
 
 
-def test_holes_in_the_response_mask_are_left_out():
-    model, batch = build(), batch_of(3)
-    batch["response_mask"] &= torch.arange(batch["input_ids"].shape[1]) % 3 != 2
-    exact, _ = exact_scores(model, batch)
-    got = sketches(model, batch, **BARE)
-    torch.testing.assert_close(got.norm(dim=1), exact.norm(dim=1), rtol=1e-4, atol=1e-5)
-
-
-def test_a_big_vocabulary_goes_through_the_output_layer_in_chunks(monkeypatch):
-    model, batch = build("qwen3-tied"), batch_of(4)
-    whole = sketches(model, batch, **BARE)
-    monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
-    monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
-    shapes = []
-    watch = model.lm_head.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape))
-    sketches(model, batch, **BARE)
-    assert all(len(shape) == 3 for shape in shapes)  # another's hook is shown the real output layer
-    watch.remove()
-    chunked = sketches(model, batch, **BARE)
-    torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-5)
-    with ScoreHooks(model, **BARE) as hooks:  # not told of the hooks, a pass makes logits whole and is scored as well
-        untold = hooks.backward(token_log_probs(model, batch)[0].sum(1))
-    torch.testing.assert_close(untold, whole, rtol=1e-4, atol=1e-5)
-    projected = sketches(model, batch, projection=4)
-    monkeypatch.undo()
-    torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["bias", "lora", "frozen"])
+@pytest.mark.parametrize("kind", ["tied", "bias", "lora", "frozen"])
 def test_the_output_layer_is_scored_in_tiles_too(kind, monkeypatch):
-    """A layer with a bias, with adapters (whose logits are whole) and a frozen one, in float64."""
-    model = build("qwen3", torch.float64)
+    """Also a layer with a bias, with adapters (whose logits are whole) and a frozen one, in float64."""
+    model = build("qwen3-tied" if kind == "tied" else "qwen3", torch.float64)
     if kind == "bias":
         model.lm_head = torch.nn.Linear(16, VOCAB, dtype=torch.float64)
     if kind == "lora":
@@ -69,16 +42,22 @@ def test_the_output_layer_is_scored_in_tiles_too(kind, monkeypatch):
     if kind == "frozen":
         model.lm_head.requires_grad_(False)
     batch = batch_of(4)
-    exact, _ = exact_scores(model, batch, 0.8)
+    exact = exact_scores(model, batch, 0.8)
     hooks = ScoreHooks(model, **BARE)
     monkeypatch.setattr(logprobs, "BIG_VOCABULARY", 2)
     monkeypatch.setitem(TILE, "cpu", 5 * VOCAB)
-    got = sketches(model.eval(), batch, 0.8, **BARE)
-    assert any("lm_head" in name for name in hooks.sketcher.shapes) == (kind != "frozen")
-    torch.testing.assert_close(got, reordered(model, exact, hooks), rtol=1e-5, atol=1e-6 * float(exact.abs().max()))
-    projected = sketches(model, batch, projection=4)
-    monkeypatch.undo()
+    model.eval()
+    close = {"rtol": 1e-5, "atol": 1e-6 * float(exact.abs().max())}
+    expected = reordered(model, exact, hooks)
+    torch.testing.assert_close(sketches(model, batch, 0.8, **BARE), expected, **close)
+    assert any("lm_head" in name for name in hooks.sketcher.shapes) == (kind in ("bias", "lora"))
+    with ScoreHooks(model, **BARE) as hooks:  # not told of the hooks, a pass makes logits whole and is scored as well
+        untold = hooks.backward(token_log_probs(model, batch, 0.8)[0].sum(1))
+    torch.testing.assert_close(untold, expected, **close)
+    projected, shapes = sketches(model, batch, projection=4), []
+    model.get_output_embeddings().register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape))
     torch.testing.assert_close(projected, sketches(model, batch, projection=4), rtol=1e-6, atol=1e-6)
+    assert all(len(shape) == 3 for shape in shapes)  # another's hook is shown the real output layer
 
 
 def test_a_score_pass_in_tiles_forms_no_gradient_of_the_output_weight(monkeypatch):

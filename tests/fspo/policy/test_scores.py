@@ -1,46 +1,16 @@
-"""Scores: the exact gradient against finite differences, batching, what the pass leaves alone, failures."""
+"""Scores: batching, what the pass leaves alone, failures."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from score_models import VOCAB, batch_of, build, exact_scores, padded_left, responses, sketches, vectors
+from score_models import VOCAB, batch_of, build, padded_left, responses, sketches, vectors
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fspo.base.errors import UserError
 from fspo.policy.logprobs import make_batch
 from fspo.policy.scores import ScoreConfig, ScoreHooks, score
-
-
-@pytest.mark.parametrize("name", ["qwen3-tied", "gpt2"])
-def test_exact_scores_match_finite_differences(name):
-    model, batch, temperature = build(name, torch.float64), batch_of(3), 1.3
-    exact, log_prob = exact_scores(model, batch, temperature)
-    model.eval()
-
-    def total() -> torch.Tensor:  # written out: no code of ours between the logits and S
-        with torch.no_grad():
-            rows = {k: batch[k] for k in ("input_ids", "attention_mask", "position_ids")}
-            log_p = (model(**rows).logits / temperature).log_softmax(-1)[:, :-1]
-            picked = log_p.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
-            return (picked * batch["response_mask"][:, 1:]).sum(1)
-
-    torch.testing.assert_close(log_prob, total(), rtol=1e-9, atol=1e-9)
-    rng, start = np.random.default_rng(3), 0
-    for parameter in model.parameters():
-        flat = parameter.data.view(-1)
-        index = int(exact[:, start : start + flat.numel()].abs().sum(0).argmax())
-        for i in {index, int(rng.integers(flat.numel()))}:
-            kept, step = flat[i].item(), 1e-4
-            flat[i] = kept + step
-            above = total()
-            flat[i] = kept - step
-            slope = (above - total()) / (2 * step)
-            flat[i] = kept
-            # Norm layers compute in float32, whatever the model's dtype.
-            torch.testing.assert_close(exact[:, start + i], slope, rtol=2e-3, atol=5e-3)
-        start += flat.numel()
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt2"])
@@ -101,7 +71,7 @@ def test_frozen_model_and_bad_input_name_the_cure():
         score(model, batch_of())
 
 
-def test_one_failed_response_leaves_the_others_alone():
+def test_a_failed_response_and_one_without_tokens_leave_the_others_alone():
     model, batch = build(), batch_of()
     good = score(model, batch)
     used = set(batch["input_ids"][[0, 1, 3]][batch["attention_mask"][[0, 1, 3]].bool()].tolist())
@@ -109,18 +79,13 @@ def test_one_failed_response_leaves_the_others_alone():
     batch["input_ids"][2, 0] = poison
     with torch.no_grad():
         model.get_input_embeddings().weight[poison] = float("nan")
+    batch["response_mask"][1] = False
     taken = score(model, batch)
-    assert taken.status == ["ok", "ok", "failed", "ok"]
+    assert taken.status == ["ok", "failed", "failed", "ok"]
     assert np.isnan(taken.norm[2])
     assert np.isnan(taken.unit[2]).all()
-    np.testing.assert_allclose(taken.norm[[0, 1, 3]], good.norm[[0, 1, 3]], rtol=1e-5)
+    np.testing.assert_allclose(taken.norm[[0, 3]], good.norm[[0, 3]], rtol=1e-5)
     assert taken.uncovered == {}
-
-
-def test_a_response_without_tokens_has_no_score():
-    batch = batch_of()
-    batch["response_mask"][1] = False
-    assert score(build(), batch).status == ["ok", "failed", "ok", "ok"]
 
 
 def test_stored_norm_and_unit_give_the_sketch_back():

@@ -18,25 +18,31 @@ from fspo.gradlog import read_log
 from fspo.models.load import load_model
 from fspo.sampling.picking import pick_tokens
 from fspo.sampling.precision import lowered
-from tests.fspo.sampling.test_sample import PROMPTS, SMALL, assert_same, draw, plain_logprobs, small_model
+from tests.fspo.sampling.test_sample import MODELS, PROMPTS, SMALL, assert_same, draw, plain_logprobs, small_model
 
-LOGITS = torch.log(torch.tensor([[0.15, 0.5, 0.05, 0.3]]))
+FOUR, SIX = [0.15, 0.5, 0.05, 0.3], [0.0, 0.25, 0.0, 0.5, 0.25, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("top_p", "temperature", "u", "token", "probability"),
+    ("law", "top_p", "temperature", "u", "token", "probability"),
     [
-        (0.7, 1.0, 0.62, 1, 0.625),  # .5 + .3 hold .7 first: 5/8 and 3/8 of what is left
-        (0.7, 1.0, 0.63, 3, 0.375),
-        (0.7, 1.0, 0.0, 1, 0.625),  # token 0 is first in the vocabulary and left out
-        (0.9, 1.0, 0.15, 0, 0.15 / 0.95),
-        (0.4, 1.0, 0.99, 1, 1.0),  # the most probable token is always kept
-        (0.98, 1.0, 0.99, 3, 0.3),
-        (0.6, 0.5, 0.99, 1, 1.0),  # squares .0225 .25 .0025 .09 of .365: the first holds .68
+        (SIX, 1.0, 1.0, 0.0, 1, 0.25),  # never a token of probability 0
+        (SIX, 1.0, 1.0, 0.24, 1, 0.25),
+        (SIX, 1.0, 1.0, 0.26, 3, 0.5),
+        (SIX, 1.0, 1.0, 1 - 2.0**-53, 4, 0.25),
+        (SIX, 1.0, 0.5, 0.2, 3, 2 / 3),  # squares 1/16, 1/4, 1/16 -> 1/6, 2/3, 1/6
+        (FOUR, 1.0, 0.0, None, 1, 1.0),
+        (FOUR, 0.7, 1.0, 0.62, 1, 0.625),  # .5 + .3 hold .7 first: 5/8 and 3/8 of what is left
+        (FOUR, 0.7, 1.0, 0.63, 3, 0.375),
+        (FOUR, 0.7, 1.0, 0.0, 1, 0.625),  # token 0 is first in the vocabulary and left out
+        (FOUR, 0.9, 1.0, 0.15, 0, 0.15 / 0.95),
+        (FOUR, 0.4, 1.0, 0.99, 1, 1.0),  # the most probable token is always kept
+        (FOUR, 0.6, 0.5, 0.99, 1, 1.0),  # squares .0225 .25 .0025 .09 of .365: the first holds .68
     ],
 )
-def test_top_p_by_hand(top_p: float, temperature: float, u: float, token: int, probability: float) -> None:
-    got, logprob = pick_tokens(LOGITS, torch.tensor([u], dtype=torch.float64), temperature, top_p)
+def test_a_token_by_hand(law, top_p, temperature, u, token, probability) -> None:
+    logits, uniforms = torch.log(torch.tensor([law])), None if u is None else torch.tensor([u], dtype=torch.float64)
+    got, logprob = pick_tokens(logits, uniforms, temperature, top_p)
     assert got.item() == token
     assert logprob.exp().item() == pytest.approx(probability, abs=1e-6)
 
@@ -70,6 +76,7 @@ def test_responses_follow_the_cut_law_and_their_mean_weight_is_the_kept_mass() -
     assert kept.sum() == pytest.approx(1)
     got = draw(model, [[2, 3]] * count, eos=1, max_new_tokens=3, top_p=0.8)
     drawn = [tuple(int(t) for t in row) for row in got.tokens]
+    assert got.truncated.tolist() == [row[-1] != 1 for row in drawn]
     for tokens, logprobs in zip(drawn[:300], got.logprobs, strict=False):
         assert np.exp(logprobs.sum()) == pytest.approx(law[tokens][1], rel=1e-5)
     seen = np.array([drawn.count(tokens) for tokens in law])
@@ -84,7 +91,9 @@ def test_responses_follow_the_cut_law_and_their_mean_weight_is_the_kept_mass() -
 
 def test_int8_rounds_rows_of_the_linear_layers_alone() -> None:
     model = small_model("llama")
+    torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
     copy = lowered(model, "int8")
+    assert (copy.model.layers[0].self_attn.o_proj.weight == 0).all()
     weight = model.model.layers[1].mlp.up_proj.weight.detach().numpy().astype(np.float64)
     step = np.abs(weight).max(1, keepdims=True) / 127
     got = copy.model.layers[1].mlp.up_proj.weight.numpy()
@@ -93,12 +102,6 @@ def test_int8_rounds_rows_of_the_linear_layers_alone() -> None:
     assert copy.lm_head.weight is model.lm_head.weight
     assert copy.model.embed_tokens.weight is model.model.embed_tokens.weight
     assert copy.model.norm.weight is model.model.norm.weight
-
-
-def test_a_layer_of_zeros_stays_zero() -> None:
-    model = small_model("llama")
-    torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
-    assert (lowered(model, "int8").model.layers[0].self_attn.o_proj.weight == 0).all()
 
 
 def test_bfloat16_is_the_model_loaded_in_bfloat16(tmp_path: Path) -> None:
@@ -111,15 +114,16 @@ def test_bfloat16_is_the_model_loaded_in_bfloat16(tmp_path: Path) -> None:
     assert any(not np.allclose(a, b, atol=1e-3) for a, b in zip(plain.logprobs, draw(loaded).logprobs, strict=True))
 
 
-def test_log_probs_are_those_of_the_copy() -> None:
-    model = small_model("qwen3-eager")
-    responses, copy = draw(model, precision="int8"), lowered(model, "int8")
-    error = [[], []]
-    for prompt, tokens, logprobs in zip(PROMPTS, responses.tokens, responses.logprobs, strict=True):
-        for i, net in enumerate((copy, model)):
-            error[i].append(np.abs(plain_logprobs(net, prompt, tokens, 1.0).numpy() - logprobs).max())
-    assert max(error[0]) < 2e-5
-    assert max(error[1]) > 1e-2
+@pytest.mark.parametrize(("kind", "precision"), [*((kind, "same") for kind in MODELS), ("qwen3-eager", "int8")])
+def test_log_probs_are_those_of_the_model_that_sampled(kind: str, precision: str) -> None:
+    model = small_model(kind)
+    found, errors = draw(model, temperature=0.8, precision=precision), {}
+    for net in (model, lowered(model, precision)):
+        rows = zip(PROMPTS, found.tokens, found.logprobs, strict=True)
+        errors[net] = [plain_logprobs(net, prompt, tokens, 0.8).numpy() - logprobs for prompt, tokens, logprobs in rows]
+    assert max(np.abs(row).max() for row in errors[net]) < 2e-5
+    assert max(abs(row.sum()) for row in errors[net]) < 1e-4
+    assert (max(np.abs(row).max() for row in errors[model]) > 1e-2) == (precision == "int8")
 
 
 @pytest.mark.parametrize(("option", "value", "negative"), [("precision", "int8", False), ("top_p", "0.7", True)])

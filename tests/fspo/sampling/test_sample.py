@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -94,37 +93,11 @@ def test_noise_blocks_join_and_streams_differ():
         keyed_uniforms(1, -1, (0, 0), 0, 1)
 
 
-def test_noise_is_uniform_and_independent_between_neighbours():
-    table = np.stack([keyed_uniforms(1, 0, (0, key), 0, 64) for key in range(400)])
-    assert table.min() >= 0
-    assert table.max() < 1
-    assert stats.kstest(table.ravel(), "uniform").pvalue > 1e-4
-    for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 5 / np.sqrt(a.size)
-
-
 def test_noise_table_crosses_its_blocks():
     noise = Noise(3, 4, np.array([9, 2]))
     for position in (0, 255, 256, 600):
         got = noise.at(position, np.array([1]), torch.device("cpu"))
         assert got.item() == keyed_uniforms(picking.NOISE_PURPOSE, 3, (4, 2), position, 1)[0]
-
-
-def test_inverse_cdf_by_hand():
-    logits = torch.log(torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0]))
-    for u, expected in ((0.0, 1), (0.24, 1), (0.26, 3), (0.74, 3), (0.76, 4), (1 - 2.0**-53, 4)):
-        token, logprob = pick_tokens(logits[None], torch.tensor([u], dtype=torch.float64), 1.0)
-        assert token.item() == expected
-        assert logprob.item() == pytest.approx(logits[expected].item(), abs=1e-6)
-    # Temperature 1/2 squares the weights: 1/16, 1/4, 1/16 -> 1/6, 2/3, 1/6.
-    token, logprob = pick_tokens(logits[None], torch.tensor([0.2], dtype=torch.float64), 0.5)
-    assert token.item() == 3
-    assert logprob.item() == pytest.approx(np.log(2 / 3), abs=1e-6)
-
-
-def test_greedy():
-    token, logprob = pick_tokens(torch.tensor([[0.0, 3.0, 1.0]]), None, 0.0)
-    assert (token.item(), logprob.item()) == (1, 0.0)
 
 
 def test_large_vocabulary_is_picked_in_parts(monkeypatch):
@@ -135,7 +108,8 @@ def test_large_vocabulary_is_picked_in_parts(monkeypatch):
     parts = pick_tokens(logits, uniforms, 1.0)
     assert torch.equal(whole[0], parts[0])
     assert torch.equal(whole[1], parts[1])
-    assert whole[1].dtype == torch.float32
+    expected = torch.log_softmax(logits.float(), -1).gather(-1, whole[0][:, None])[:, 0]
+    torch.testing.assert_close(whole[1], expected)  # not in bfloat16
 
 
 # --- engines
@@ -155,16 +129,6 @@ def test_engines_give_the_same_responses(kind, options):
         assert fast.truncated.any()
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_logprobs_are_the_forward_pass(kind):
-    model = small_model(kind)
-    responses = draw(model, engine="fast", temperature=0.8)
-    for prompt, tokens, logprobs in zip(PROMPTS, responses.tokens, responses.logprobs, strict=True):
-        plain = plain_logprobs(model, prompt, tokens, 0.8)
-        assert abs(plain.sum().item() - logprobs.astype(np.float64).sum()) < 1e-4
-        np.testing.assert_allclose(logprobs, plain.numpy(), atol=2e-5)
-
-
 @pytest.mark.parametrize("engine", ["fast", "generate"])
 def test_batching_and_order_change_nothing(engine):
     model = small_model("llama")
@@ -179,32 +143,6 @@ def test_batching_and_order_change_nothing(engine):
     )
     half = draw(model, PROMPTS[12:], keys=np.arange(12, 24), engine=engine)  # another process's share
     assert_same(half, Responses(whole.tokens[12:], whole.logprobs[12:], whole.truncated[12:]))
-
-
-def test_end_token_is_kept_and_the_last_position_may_end():
-    model = build_embedded_model()
-    responses = draw(model, eos=1, max_new_tokens=30)
-    for row, truncated in zip(responses.tokens, responses.truncated, strict=True):
-        assert 1 not in row[:-1]
-        assert (row[-1] == 1) != truncated
-        assert len(row) == 30 or not truncated
-    ended = int(np.flatnonzero(~responses.truncated)[0])
-    exact = draw(model, eos=1, max_new_tokens=int(responses.lengths[ended]))
-    assert not exact.truncated[ended]
-    np.testing.assert_array_equal(exact.tokens[ended], responses.tokens[ended])
-
-
-def test_bfloat16_model_is_sampled_in_float32():
-    model = build_embedded_model().bfloat16()
-    responses = draw(model, max_new_tokens=8)
-    assert all(row.dtype == np.float32 and np.isfinite(row).all() for row in responses.logprobs)
-    ids = torch.tensor([PROMPTS[0]])
-    with torch.no_grad():
-        expected = torch.log_softmax(model(ids).logits[0, -1].float(), -1)[int(responses.tokens[0][0])]
-    # One rounding of the logits to bfloat16 apart at most; a bfloat16 softmax would sit on a grid of 2**-6.
-    assert abs(responses.logprobs[0][0] - expected.item()) < 0.02
-    grid = np.concatenate(responses.logprobs) * 2**6
-    assert np.mean(grid == np.round(grid)) < 0.2
 
 
 def test_a_model_generation_default_changes_nothing():
