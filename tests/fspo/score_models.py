@@ -25,23 +25,24 @@ TINY = (
     | {"eos_token_id": None}
 )
 MODELS = {
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=False)),
-    "qwen3-tied": lambda: Qwen3ForCausalLM(Qwen3Config(**TINY, tie_word_embeddings=True, attention_bias=True)),
-    "llama-padding-row": lambda: LlamaForCausalLM(LlamaConfig(**{**TINY, "pad_token_id": 5}, mlp_bias=True)),
-    "gpt2": lambda: GPT2LMHeadModel(
+    "qwen3": lambda tiny: Qwen3ForCausalLM(Qwen3Config(**tiny, tie_word_embeddings=False)),
+    "qwen3-tied": lambda tiny: Qwen3ForCausalLM(Qwen3Config(**tiny, tie_word_embeddings=True, attention_bias=True)),
+    "llama": lambda tiny: LlamaForCausalLM(LlamaConfig(**tiny | {"pad_token_id": 5}, mlp_bias=True)),
+    "gpt2": lambda tiny: GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=48, bos_token_id=None, eos_token_id=None
+            vocab_size=tiny["vocab_size"], n_embd=16, n_layer=2, n_head=4, n_positions=48, bos_token_id=None,
+            eos_token_id=None,
         )
     ),
-    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**TINY, sliding_window=8)),
-}
+    "gemma3": lambda tiny: Gemma3ForCausalLM(Gemma3TextConfig(**tiny, sliding_window=8)),
+}  # fmt: skip
 BARE = {"width": None, "projection": None}
 
 
-def build(name: str = "qwen3", dtype: torch.dtype = torch.float32):
+def build(name: str = "qwen3", dtype: torch.dtype = torch.float32, vocabulary: int = VOCAB):
     """A model with every parameter away from its special starting value (ones, zeros)."""
     torch.manual_seed(1)
-    model = MODELS[name]()
+    model = MODELS[name](TINY | {"vocab_size": vocabulary})
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))

@@ -10,6 +10,7 @@ import pytest
 import tiny_run
 import torch
 from scipy import stats
+from score_models import TINY
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from fspo.base.errors import UserError
@@ -18,7 +19,7 @@ from fspo.gradlog import read_log
 from fspo.models.load import load_model
 from fspo.sampling.picking import pick_tokens
 from fspo.sampling.precision import lowered
-from tests.fspo.sampling.test_sample import MODELS, PROMPTS, SMALL, assert_same, draw, plain_logprobs, small_model
+from tests.fspo.sampling.test_sample import MODELS, PROMPTS, assert_same, draw, plain_logprobs, small_model
 
 FOUR, SIX = [0.15, 0.5, 0.05, 0.3], [0.0, 0.25, 0.0, 0.5, 0.25, 0.0]
 
@@ -47,11 +48,11 @@ def test_a_token_by_hand(law, top_p, temperature, u, token, probability) -> None
     assert logprob.exp().item() == pytest.approx(probability, abs=1e-6)
 
 
-def enumerated(model: PreTrainedModel, prompt: list[int], steps: int, eos: int, top_p: float) -> dict:
+def enumerated(model: PreTrainedModel, prompt: list[int], steps: int, eos: tuple, top_p: float) -> dict:
     """Probabilities (under the model, under top-p) of every response, by sorting each next-token law in NumPy."""
     found, vocabulary = {}, model.config.vocab_size
     for tokens in product(range(vocabulary), repeat=steps):
-        tokens = tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
+        tokens = tokens[: next((t + 1 for t in range(steps) if tokens[t] in eos), steps)]
         if tokens in found:
             continue
         whole = kept = 1.0
@@ -68,16 +69,19 @@ def enumerated(model: PreTrainedModel, prompt: list[int], steps: int, eos: int, 
 
 def test_responses_follow_the_cut_law_and_their_mean_weight_is_the_kept_mass() -> None:
     torch.manual_seed(1)
-    config = {**SMALL, "vocab_size": 4, "initializer_range": 0.6}
-    model, count = LlamaForCausalLM(LlamaConfig(**config)).eval(), 6000
-    law = enumerated(model, [2, 3], 3, 1, 0.8)
+    shape = {"vocab_size": 4, "hidden_size": 32, "intermediate_size": 32, "num_key_value_heads": 4, "head_dim": 8}
+    model, count = LlamaForCausalLM(LlamaConfig(**TINY | shape, initializer_range=0.6)).eval(), 6000
+    eos = (2, 3)  # one ends responses early, one at the last position
+    law = enumerated(model, [2, 3], 3, eos, 0.8)
     whole, kept = np.array(list(law.values())).T
     assert whole.sum() == pytest.approx(1)
     assert kept.sum() == pytest.approx(1)
-    got = draw(model, [[2, 3]] * count, eos=1, max_new_tokens=3, top_p=0.8)
+    got = draw(model, [[2, 3]] * count, eos=eos, max_new_tokens=3, top_p=0.8)
     drawn = [tuple(int(t) for t in row) for row in got.tokens]
-    assert got.truncated.tolist() == [row[-1] != 1 for row in drawn]
+    assert got.truncated.tolist() == [row[-1] not in eos for row in drawn]
+    assert {len(row) for row in drawn if row[-1] in eos} == {2, 3}
     for tokens, logprobs in zip(drawn[:300], got.logprobs, strict=False):
+        assert logprobs.dtype == np.float32
         assert np.exp(logprobs.sum()) == pytest.approx(law[tokens][1], rel=1e-5)
     seen = np.array([drawn.count(tokens) for tokens in law])
     assert (seen[kept == 0] == 0).all()

@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-)
+from score_models import build
+from transformers import AutoModelForCausalLM, MambaConfig, PreTrainedModel
 
 from fspo.base.errors import UserError
 from fspo.base.keyed_noise import keyed_uniforms
@@ -27,34 +17,19 @@ from fspo.sampling.picking import Noise, pick_tokens
 from fspo.sampling.sample import Responses, SamplingConfig, choose_engine, sample
 from tests.fspo.policy.test_score_memory import peak
 
-SMALL = (
-    {"vocab_size": 24, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
-    | {"num_attention_heads": 4, "max_position_embeddings": 128, "initializer_range": 0.3, "bos_token_id": None}
-    | {"eos_token_id": 1, "pad_token_id": 0}
-)
-
 
 def small_model(kind: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    if kind == "qwen3-eager":
-        config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
-        return AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    if kind == "llama":
-        return LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
-    if kind == "mistral-window":
-        return MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=6)).eval()
-    if kind == "gpt2":
-        config = GPT2Config(
-            vocab_size=24, n_positions=128, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3, pad_token_id=0
-        )
-        return GPT2LMHeadModel(config).eval()
     if kind == "lora":
         return load_model("embedded", lora=LoraOptions(rank=2))
-    return build_embedded_model()
+    if kind == "embedded":
+        return build_embedded_model()
+    model = build(kind.removesuffix("-eager")).eval()
+    model.set_attn_implementation("eager" if kind.endswith("-eager") else "sdpa")
+    return model
 
 
 CUT_INT8 = {"top_p": 0.8, "precision": "int8"}
-MODELS = ["embedded", "qwen3-eager", "llama", "mistral-window", "gpt2", "lora"]
+MODELS = ["embedded", "qwen3-eager", "llama", "gemma3", "gpt2", "lora"]
 PROMPTS = [list(range(3, 3 + 1 + (5 * i) % 7)) for i in range(24)]
 
 
