@@ -90,7 +90,7 @@ def test_a_failed_response_and_one_without_tokens_leave_the_others_alone():
 
 def test_stored_norm_and_unit_give_the_sketch_back():
     model, batch = build(), batch_of()
-    taken = score(model, batch)
+    taken = score(model, batch, 0.8)
     assert (taken.norm.dtype, taken.unit.dtype, taken.unit.shape) == (np.float32, np.float16, (4, 2048))
-    bare = sketches(model, batch).detach().numpy()
+    bare = sketches(model, batch, 0.8).detach().numpy()
     np.testing.assert_allclose(vectors(taken), bare, atol=1e-3 * np.abs(bare).max())
