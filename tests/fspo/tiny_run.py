@@ -17,6 +17,7 @@ import sys
 import time
 from contextlib import ExitStack
 from functools import cache, partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -117,99 +118,69 @@ def arm(point: str, count: int) -> None:
     from fspo.gradlog.metrics_file import MetricsFile
     from fspo.train import updates
 
-    seen = 0
+    def always(*_: Any) -> bool:
+        return True
 
-    def due() -> bool:
-        nonlocal seen
-        seen += 1
-        return seen == count
+    def checkpoint_is_named(_: Any, target: Any) -> bool:
+        return Path(target).name.startswith("step-")
 
-    def die() -> None:
+    def checkpoint_is_removed(path: Any, *_: Any) -> bool:
+        return Path(path).name.startswith(".part-old-step-") and Path(path).exists()
+
+    def nothing(*_: Any) -> None:
+        pass
+
+    def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def tear(path: Path) -> None:
-        with open(path, "r+b") as file:
-            file.truncate(path.stat().st_size // 2)
+    def tear(_: Any, path: Path) -> None:
+        os.truncate(path, path.stat().st_size // 2)
         die()
 
-    save_file, write_table, replace, rmtree = files.save_file, pq.write_table, os.replace, shutil.rmtree
-    accumulated, written, computed = updates.Updater.accumulate, MetricsFile.write, updates.objective
+    def half_a_line(file: MetricsFile, values: dict[str, Any]) -> None:
+        with file.path.open("a") as handle:
+            handle.write(json.dumps(values)[:40])
+        die()
 
-    def die_after(function: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            value = function(*args, **kwargs)
-            if due():
-                die()
-            return value
+    def half_removed(path: Any, *_: Any) -> None:
+        (Path(path) / "model.safetensors").unlink()
+        die()
 
-        return run
+    def fill_disk(*_: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
 
-    def full(function: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if due():
-                resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-            try:
-                return function(*args, **kwargs)
-            finally:  # the child's own log lies on the same disk
-                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    def free_disk(*_: Any) -> None:  # the child's own log lies on the same disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-        return run
+    owner, name, where, before, after = {
+        "update": (updates.Updater, "accumulate", always, nothing, die),
+        "shards": (safetensors.torch, "save", always, nothing, die),
+        "full-shards": (HuggingFaceStorageWriter, "write_data", always, fill_disk, free_disk),
+        "checkpoint": (files, "save_file", always, nothing, tear),
+        "full-checkpoint": (files, "save_file", always, fill_disk, free_disk),
+        "log": (pq, "write_table", always, nothing, tear),
+        "full-log": (pq, "write_table", always, fill_disk, free_disk),
+        "metrics": (MetricsFile, "write", always, half_a_line, nothing),
+        "before-rename": (os, "replace", checkpoint_is_named, die, nothing),
+        "remove": (shutil, "rmtree", checkpoint_is_removed, half_removed, nothing),
+        "nan": (updates, "objective", lambda new, *_: new.requires_grad, lambda new, *_: new.data.fill_(nan), nothing),
+    }[point]
+    function, seen = getattr(owner, name), 0
 
-    def broken_loss(new: Any, *args: Any, **kwargs: Any) -> Any:
-        return computed(new * float("nan") if new.requires_grad and due() else new, *args, **kwargs)
+    def armed(*args: Any, **options: Any) -> Any:
+        nonlocal seen
+        come = where(*args)
+        seen += come
+        due = come and seen == count
+        if due:
+            before(*args)
+        try:
+            return function(*args, **options)
+        finally:
+            if due:
+                after(*args)
 
-    def save_half(tensors: Any, path: Path) -> None:
-        save_file(tensors, path)
-        if due():
-            tear(path)
-
-    def write_half(table: Any, path: Path, **kwargs: Any) -> None:
-        write_table(table, path, **kwargs)
-        if due():
-            tear(path)
-
-    def write_half_a_line(self: MetricsFile, values: dict[str, Any]) -> None:
-        if due():
-            with self.path.open("a") as file:
-                file.write(json.dumps(values)[:40])
-            die()
-        written(self, values)
-
-    def around_rename(source: Any, target: Any) -> None:
-        if Path(target).name.startswith("step-") and due():
-            die()
-        replace(source, target)
-
-    def remove_half(path: Any, *args: Any, **kwargs: Any) -> None:
-        if Path(path).name.startswith(".part-old-step-") and Path(path).exists() and due():
-            (Path(path) / "model.safetensors").unlink()
-            die()
-        rmtree(path, *args, **kwargs)
-
-    if point == "update":
-        updates.Updater.accumulate = die_after(accumulated)  # type: ignore[method-assign]
-    elif point == "shards":
-        safetensors.torch.save = die_after(safetensors.torch.save)
-    elif point == "full-shards":
-        HuggingFaceStorageWriter.write_data = full(HuggingFaceStorageWriter.write_data)  # type: ignore[method-assign]
-    elif point == "checkpoint":
-        files.save_file = save_half  # type: ignore[assignment]
-    elif point == "log":
-        pq.write_table = write_half
-    elif point == "metrics":
-        MetricsFile.write = write_half_a_line  # type: ignore[method-assign]
-    elif point == "before-rename":
-        os.replace = around_rename  # type: ignore[assignment]
-    elif point == "nan":
-        updates.objective = broken_loss
-    elif point == "full-checkpoint":
-        files.save_file = full(save_file)
-    elif point == "full-log":
-        pq.write_table = full(write_table)
-    elif point == "remove":
-        shutil.rmtree = remove_half  # type: ignore[assignment]
-    else:
-        raise ValueError(point)
+    setattr(owner, name, armed)
 
 
 def shard() -> None:

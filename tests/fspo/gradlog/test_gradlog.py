@@ -55,31 +55,24 @@ def test_round_trip_of_every_column(tmp_path):
     given_ = write(tmp_path, 0)[0]
     assert set(given_) == set(LOG_COLUMNS)
     log = read_log(tmp_path)
-    assert len(log) == 6
     assert not log.damage
-    for name, column in LOG_COLUMNS.items():
-        kind = column.kind
-        if name == "score_unit":
-            continue
-        value = given_[name]
-        expected = np.full(6, value) if np.ndim(value) == 0 else np.asarray(value)
-        found = log.column(name)
-        if kind.startswith("float"):
-            np.testing.assert_array_equal(found, expected.astype(kind), err_msg=name)
-        else:
-            np.testing.assert_array_equal(found, expected, err_msg=name)
+    for name in LOG_COLUMNS.keys() - {"score_unit"}:
+        kind, expected = LOG_COLUMNS[name].kind, np.full(6, given_[name])
+        expected = expected.astype(kind) if kind.startswith("float") else expected
+        np.testing.assert_array_equal(log.column(name), expected, err_msg=name)
     np.testing.assert_array_equal(log.column("log_ratio"), given_["log_ratio"])  # to the last bit, in float64
     assert log.rule == preset("fspo").rule
 
 
-def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
-    given_ = write(tmp_path, 0)[0]
+@pytest.mark.parametrize(("exact", "near"), [(False, {"rtol": 2**-10, "atol": 1e-6}), (True, {"rtol": 1e-6})])
+def test_scores_come_back_for_the_rows_that_have_one(tmp_path, exact, near):
+    given_ = write(tmp_path, 0, exact=exact)[0]
     log = read_log(tmp_path)
     index, psi = log.scores()
     assert index.tolist() == [1, 2, 4, 5]
     assert log.table["score_unit"].null_count == 2  # a missing sketch is null, never zeros
     expected = given_["score_unit"] * given_["score_norm"][:, None]
-    np.testing.assert_allclose(psi, expected[index], rtol=2**-10, atol=1e-6)
+    np.testing.assert_allclose(psi, expected[index], **near)
     part = log.where(np.arange(6) >= 2)  # indices are those of the part
     index, psi_part = part.scores()
     assert index.tolist() == [0, 2, 3]
@@ -89,24 +82,6 @@ def test_scores_come_back_for_the_rows_that_have_one(tmp_path):
     np.testing.assert_array_equal(psi_part, psi)
     for none in (GradLog(log.table.drop_columns(["score_unit"])), log.where(np.arange(6) == 0)):
         assert [len(found) for found in none.scores()] == [0, 0]
-
-
-def test_a_log_without_scores(tmp_path):
-    given_ = rows(6)
-    writer = GradLogWriter(tmp_path, width=WIDTH)
-    writer.append(
-        {k: v for k, v in given_.items() if k not in ("score_unit", "score_norm")} | {"score_status": "failed"}
-    )
-    writer.flush(0)
-    index, psi = read_log(tmp_path).scores()
-    assert index.size == psi.size == 0
-
-
-def test_exact_scores_are_float32(tmp_path):
-    given_ = write(tmp_path, 0, exact=True)[0]
-    _, psi = read_log(tmp_path).scores()
-    expected = (given_["score_unit"] * given_["score_norm"][:, None])[[1, 2, 4, 5]]
-    np.testing.assert_allclose(psi, expected, rtol=1e-6)
 
 
 def test_required_columns_are_enough(tmp_path):
@@ -124,13 +99,10 @@ def test_required_columns_are_enough(tmp_path):
         _ = log.rule
     with pytest.raises(UserError, match="no column 'score_unit'"):
         log.column("score_unit")
-
-
-def test_unknown_and_missing_columns_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"missing columns .*'length'"):
-        GradLogWriter(tmp_path, width=WIDTH).append({k: v for k, v in rows(2).items() if k != "length"})
     with pytest.raises(UserError, match="'sequence_length'"):
-        GradLogWriter(tmp_path, width=WIDTH).append(rows(2) | {"sequence_length": 3})
+        writer.append(given_ | {"sequence_length": 3})
+    with pytest.raises(UserError, match=r"missing columns .*'length'"):
+        writer.append({name: given_[name] for name in REQUIRED if name != "length"})
 
 
 def test_user_columns(tmp_path):
@@ -156,33 +128,54 @@ def test_phases_and_columns(tmp_path):
     assert set(log.table.column_names) == {"log_ratio", "phase"}
 
 
-def test_columns_of_later_and_of_older_minors_are_read(tmp_path):
-    path = tmp_path / "gradlog" / file_name(1, 0)
+def test_columns_of_later_and_of_older_minors_and_of_other_types_are_read(tmp_path):
     write(tmp_path, 0, 1)
-    table = pq.read_table(path)
-    newer = table.append_column("novelty", pa.array(np.arange(6.0)))
-    newer = newer.append_column("token_log_ratio", pa.array([[0.5, -1.0]] * 6))  # 1.0 and 1.1 had it
-    pq.write_table(newer.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"1.9"}), path)
+    novelty, token = np.arange(6.0), [[0.5, -1.0]] * 6  # 1.0 and 1.1 had the log-ratios of tokens
+    words = [f"{x}" for x in range(6)]
+    path = tmp_path / "gradlog" / file_name(1, 0)
+    rewrite(path, b"1.9", novelty=novelty, token_log_ratio=token, length=words)
     log = read_log(tmp_path)
     assert len(log) == 12
     assert len(read_log(tmp_path, rollouts=(1, 1))) == 6
     assert np.isnan(log.column("novelty")[:6]).all()
-    assert log.column("novelty")[6:].tolist() == [0, 1, 2, 3, 4, 5]
-    assert log.table["token_log_ratio"].to_pylist() == [None] * 6 + [[0.5, -1.0]] * 6
+    assert log.column("novelty")[6:].tolist() == log.column("length")[6:].tolist() == [0, 1, 2, 3, 4, 5]
+    assert log.table["token_log_ratio"].to_pylist() == [None] * 6 + token
 
 
-def test_a_file_that_is_no_log_or_of_another_version_is_damage(tmp_path):
-    write(tmp_path, 0)
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "gradlog" / file_name(1, 0))
-    table = pq.read_table(tmp_path / "gradlog" / file_name(0, 0))
-    later = table.replace_schema_metadata({**table.schema.metadata, b"fspo.schema": b"3.0"})
-    pq.write_table(later, tmp_path / "gradlog" / file_name(2, 0))
+def rewrite(path, version=b"1.0", **columns):
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        table = table.drop_columns([name] if name in table.column_names else [])
+        table = table.append_column(name, pa.array(values))
+    pq.write_table(table.replace_schema_metadata(table.schema.metadata | {b"fspo.schema": version}), path)
+
+
+DAMAGE = {
+    "no bytes": ("", lambda path: path.write_bytes(b"")),
+    "cut": ("", lambda path: path.write_bytes(path.read_bytes()[:-20])),
+    "no log": ("no gradient log", lambda path: pq.write_table(pa.table({"x": [1]}), path)),
+    "another version": ("schema 3.0", lambda path: rewrite(path, version=b"3.0")),
+    "words for numbers": ("6 rows lost", lambda path: rewrite(path, length=["many"] * 6)),
+}
+"""What is done to a file of a log, and what is said of it beside its name."""
+
+
+@pytest.mark.parametrize(("says", "damage"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_counted_and_the_others_read(tmp_path, says, damage):
+    write(tmp_path, 0, 1, 2)
+    path = tmp_path / "gradlog" / file_name(1, 0)
+    damage(path)
     log = read_log(tmp_path)
-    assert len(log) == 6
-    assert "no gradient log" in log.damage[0]
-    assert "schema 3.0" in log.damage[1]
-    (tmp_path / "gradlog" / file_name(0, 0)).unlink()
-    with pytest.raises(UserError, match="no gradient log"):
+    assert len(log) == 12
+    (line,) = log.damage
+    assert file_name(1, 0) in line
+    assert says in line
+    for other in (0, 2):
+        (tmp_path / "gradlog" / file_name(other, 0)).unlink()
+    with pytest.raises(UserError, match="no readable file"):
+        read_log(tmp_path)
+    path.unlink()
+    with pytest.raises(UserError, match=r"no gradient log under .*`fspo import"):
         read_log(tmp_path)
 
 
@@ -198,22 +191,8 @@ def test_sound_row_groups_of_a_damaged_file_are_read(tmp_path):
     path.write_bytes(data)
     log = read_log(tmp_path)
     assert log.column("response_id").tolist() == whole["response_id"].to_numpy()[np.r_[:200, 300:400]].tolist()
-    assert len(log.damage) == 1
-    assert "row group 2, 100 rows lost" in log.damage[0]
-
-
-def test_columns_of_other_types_are_converted_or_damage(tmp_path):
-    write(tmp_path, 0, 1, 2)
-    texts = {1: [f"{x}" for x in range(6)], 2: ["many"] * 6}
-    for rollout, text in texts.items():
-        path = tmp_path / "gradlog" / file_name(rollout, 0)
-        table = pq.read_table(path)
-        place = table.column_names.index("length")
-        pq.write_table(table.set_column(place, "length", pa.array(text)), path)
-    log = read_log(tmp_path)
-    assert log.column("length")[6:].tolist() == [0, 1, 2, 3, 4, 5]
-    assert len(log.damage) == 1
-    assert "6 rows lost" in log.damage[0]
+    (line,) = log.damage
+    assert "row group 2, 100 rows lost" in line
 
 
 def test_sketches_of_two_widths_are_one_line(tmp_path):
@@ -225,33 +204,12 @@ def test_sketches_of_two_widths_are_one_line(tmp_path):
         read_log(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["empty", "cut"])
-def test_a_damaged_file_is_counted_and_the_others_read(tmp_path, kind):
-    write(tmp_path, 0, 1, 2)
-    path = tmp_path / "gradlog" / file_name(1, 0)
-    whole = path.read_bytes()
-    path.write_bytes(b"" if kind == "empty" else whole[: len(whole) // 2])
-    log = read_log(tmp_path)
-    assert len(log) == 12
-    assert len(log.damage) == 1
-    assert file_name(1, 0) in log.damage[0]
-
-
-def test_nothing_readable_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"no gradient log under .*`fspo import"):
-        read_log(tmp_path)
-    write(tmp_path, 0)
-    (tmp_path / "gradlog" / file_name(0, 0)).write_bytes(b"")
-    with pytest.raises(UserError, match="no readable file"):
-        read_log(tmp_path)
-
-
 def test_half_files_are_neither_read_nor_kept(tmp_path):
     write(tmp_path, 0, 1, 2)
     folder = tmp_path / "gradlog"
-    half = folder / ".part-77-rollout-00000003-rank-0000.parquet"
-    half.write_bytes(b"PAR1")
-    assert len(read_log(tmp_path)) == 18
+    (folder / ".part-77-rollout-00000003-rank-0000.parquet").write_bytes(b"PAR1")
+    log = read_log(tmp_path)
+    assert (len(log), log.damage) == (18, [])
     assert discard_from(tmp_path, 2) == 2
     assert sorted(p.name for p in folder.iterdir()) == [file_name(0, 0), file_name(1, 0)]
     assert discard_from(tmp_path / "nowhere", 0) == 0

@@ -74,36 +74,24 @@ def test_finished_run_resumes_to_nothing(whole: Path) -> None:
     assert changed <= {"config.yaml", "run.json"}  # they say resume: true, and the process that writes
 
 
-@pytest.mark.parametrize("trace", ["config.yaml", "metrics.jsonl", "gradlog/rollout-00000000-rank-0000.parquet"])
+@pytest.mark.parametrize("trace", ["metrics.jsonl", "gradlog/rollout-00000000-rank-0000.parquet", "config.yaml"])
 def test_existing_run_is_refused_and_kept(tmp_path: Path, trace: str) -> None:
     path = tmp_path / "run" / trace
     path.parent.mkdir(parents=True)
     mark(tmp_path / "run")
-    path.write_text("precious")
+    path.write_text("[precious")
     with pytest.raises(UserError, match=r"holds a run already.*--resume true.*--output"):
         tiny_run.trainer(tmp_path / "run")
-    assert path.read_text() == "precious"
+    cause = "no valid YAML" if path.suffix == ".yaml" else rf"holds {path.name} but no config\.yaml"
+    with pytest.raises(UserError, match=cause):
+        tiny_run.trainer(tmp_path / "run", "--resume", "true")
+    assert path.read_text() == "[precious"
 
 
 def test_resume_under_other_settings_is_refused(tmp_path: Path) -> None:
     tiny_run.trainer(tmp_path / "run")
     with pytest.raises(UserError, match=r"rule\.preset=fspo, not rloo.*--config"):
         tiny_run.trainer(tmp_path / "run", "--resume", "true", "--rule.preset", "rloo")
-    (tmp_path / "run" / "config.yaml").write_text("[")
-    with pytest.raises(UserError, match="no valid YAML, restore it"):
-        tiny_run.trainer(tmp_path / "run", "--resume", "true")
-
-
-def test_logs_without_a_configuration_are_not_resumed(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    metrics.write_text('{"rollout": 0, "phase": "train"}\n')
-    with pytest.raises(UserError, match=r"holds files and no run\.json"):
-        tiny_run.trainer(tmp_path / "run", "--resume", "true")
-    mark(tmp_path / "run")
-    with pytest.raises(UserError, match=r"holds metrics\.jsonl but no config\.yaml"):
-        tiny_run.trainer(tmp_path / "run", "--resume", "true")
-    assert metrics.read_text()
 
 
 def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
@@ -116,47 +104,32 @@ def test_a_start_that_fails_leaves_the_folder_free(tmp_path: Path) -> None:
 TORN = ["metrics.jsonl", "gradlog/rollout-00000002-rank-0000.parquet"]
 
 
-def tear(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-20])
-
-
 @pytest.mark.parametrize("name", TORN)
-def test_what_is_torn_is_named_and_made_again_without_its_checkpoint(
+def test_what_is_torn_stays_out_and_is_made_again_without_its_checkpoint(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--rollouts", "3", "--checkpoint_every", "1", "--keep_checkpoints", "2"]
+    options = ["--checkpoint_every", "1", "--keep_checkpoints", "9"]
     run, whole = tmp_path / "run", tmp_path / "whole"
-    for folder in (run, whole):
-        tiny_run.trainer(folder, *options).train()
-    tear(run / name)
-    capsys.readouterr()
-    tiny_run.trainer(run, *options, "--resume", "true").train()
-    said = capsys.readouterr().err
-    assert f"warning: {Path(name).name}" in said
-    assert "it stays out, unless you remove the checkpoints after it" in said
-    shutil.rmtree(list_checkpoints(run)[-1])
-    tiny_run.trainer(run, *options, "--resume", "true").train()
-    assert "stays out" not in capsys.readouterr().err
-    same(run, whole)
-
-
-@pytest.mark.parametrize("name", TORN)
-def test_what_is_torn_and_has_no_checkpoint_before_it_stays_out(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    tiny_run.trainer(run, "--rollouts", "3", "--keep_checkpoints", "1").train()
-    tear(run / name)
-    for rollouts in (4, 5):
+    tiny_run.trainer(whole, *options, "--rollouts", "5").train()
+    tiny_run.trainer(run, *options, "--rollouts", "3").train()
+    file = run / name
+    file.write_bytes(file.read_bytes()[:-20])
+    for rollouts in ("3", "4", "5"):
         before = {p: p.read_bytes() for p in run.glob("gradlog/*")}
         capsys.readouterr()
-        tiny_run.trainer(run, "--rollouts", str(rollouts), "--keep_checkpoints", "1", "--resume", "true").train()
-        assert f"warning: {Path(name).name}" in (said := capsys.readouterr().err)
-        assert "it stays out" in said
+        tiny_run.trainer(run, *options, "--rollouts", rollouts, "--resume", "true").train()
+        said = capsys.readouterr().err
+        assert f"warning: {file.name}" in said
+        assert "it stays out, unless you remove the checkpoints after it" in said
         assert before.items() <= {p: p.read_bytes() for p in run.glob("gradlog/*")}.items()
+    numbers = [row["rollout"] for row in MetricsFile(run).of_phase("train")]
+    assert numbers == ([0, 1, 3, 4] if name == "metrics.jsonl" else [0, 1, 2, 3, 4])
     saved = (run / "config.yaml").read_text()
     with pytest.raises(UserError, match="has 5 rollouts already"):
         tiny_run.trainer(run, "--rollouts", "2", "--resume", "true")
     assert (run / "config.yaml").read_text() == saved
-    numbers = [row["rollout"] for row in MetricsFile(run).of_phase("train")]
-    assert numbers == ([0, 1, 3, 4] if name == "metrics.jsonl" else [0, 1, 2, 3, 4])
+    for after in list_checkpoints(run)[2:]:
+        shutil.rmtree(after)
+    tiny_run.trainer(run, *options, "--rollouts", "5", "--resume", "true").train()
+    assert "stays out" not in capsys.readouterr().err
+    same(run, whole)

@@ -30,6 +30,8 @@ def test_every_preset_trains(tmp_path: Path, preset: str) -> None:
     assert np.isfinite([v for v in values.values() if v is not None]).all()
     log = read_log(tmp_path / "run")
     assert log.rule == PRESETS[preset].rule
+    assert "correction" not in log.metadata
+    assert "correction_weight" not in log
     if preset == "none":
         assert values["clip_ratio/region_mean"] == 0
     else:
