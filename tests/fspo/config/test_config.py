@@ -26,17 +26,9 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 
 
 def test_saved_configuration_loads_again(tmp_path: Path) -> None:
-    config = made(
-        *("--rule.preset", "fspo-kl", "--rule.dual", "3", "--task.options", "{seed: 4, max_steps: 9}"),
-        *(
-            "--log.length_edges",
-            "[1,10,100]",
-            "--model.lora",
-            "{rank: 4, target_modules: [q_proj]}",
-            "--trackers",
-            "[]",
-        ),
-    )
+    words = ("--rule.preset", "fspo-kl", "--rule.dual", "3", "--task.options", "{seed: 4, max_steps: 9}")
+    lora = ("--model.lora", "{rank: 4, target_modules: [q_proj]}")
+    config = made(*words, *lora, "--log.length_edges", "[1,10,100]", "--trackers", "[]")
     save(config, tmp_path / "config.yaml")
     again = made("--config", str(tmp_path / "config.yaml"))
     assert again == config
@@ -98,10 +90,5 @@ def test_corrections_by_name(name: str) -> None:
 
 
 def test_only_the_embedded_model_has_one_thread_by_default() -> None:
-    other = ("--model.name_or_path", "Qwen/Qwen3-0.6B")
-    assert [made(*words).torch_threads for words in ((), ("--threads", "3"), other, (*other, "--threads", "3"))] == [
-        1,
-        3,
-        0,
-        3,
-    ]
+    other, three = ("--model.name_or_path", "Qwen/Qwen3-0.6B"), ("--threads", "3")
+    assert [made(*words).torch_threads for words in ((), three, other, (*other, *three))] == [1, 3, 0, 3]

@@ -1,6 +1,5 @@
 """What a rollout trains on: full groups in the stream's order, and dropped responses, each counted."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,11 @@ from fspo.sampling.sample import SamplingConfig
 from tests.fspo.rollouts.test_batches import batch
 
 
-def collector_of(config: Any) -> Collector:
-    return Collector(
-        tiny_run.Digits(),
-        load_tokenizer("embedded"),
-        SamplingConfig(max_new_tokens=12),
-        seed=config.seed,
-        max_prompt_tokens=config.task.max_prompt_tokens,
-    )
-
-
-def drawn(*options: str, position: int = 0, **changes: Any) -> tuple[DrawnRollout, Any]:
+def drawn(*options: str, position: int = 0) -> tuple[DrawnRollout, Any]:
     config = tiny_run.config("unused", *options)
-    return draw(collector_of(config), tiny_run.model(), config, rollout=0, step=0, position=position), config
+    parts, longest = (tiny_run.Digits(), load_tokenizer("embedded")), config.task.max_prompt_tokens
+    collector = Collector(*parts, SamplingConfig(max_new_tokens=12), config.seed, max_prompt_tokens=longest)
+    return draw(collector, tiny_run.model(), config, rollout=0, step=0, position=position), config
 
 
 def test_the_stream_goes_by_in_order() -> None:
@@ -69,14 +60,3 @@ def test_drops_are_counted_by_length() -> None:
     assert counts.values() == pytest.approx(
         {"dropped/truncated": 0.4, "length_bin/0/dropped": 0, "length_bin/1/dropped": 1}
     )
-
-
-def test_a_resumed_run_draws_on_where_it_stopped(tmp_path: Path) -> None:
-    options = ("--task.max_prompt_tokens", "6", "--batch.drop", "[truncated]")
-    tiny_run.trainer(tmp_path / "whole", *options).train()
-    tiny_run.trainer(tmp_path / "parts", *options, "--rollouts", "1").train()
-    tiny_run.trainer(tmp_path / "parts", *options, "--resume", "true").train()
-    whole = tiny_run.metrics(tmp_path / "whole", "train")
-    assert whole == tiny_run.metrics(tmp_path / "parts", "train")
-    assert all(line["dropped/truncated"] > 0 for line in whole)
-    assert all(line["prompts/too_long"] > 0 for line in whole)

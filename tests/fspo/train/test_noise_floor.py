@@ -15,33 +15,21 @@ def measured(folder, *arguments, net=None):
     return read_log(measure(tiny_run.config(folder, *arguments), **parts), phases=("noise",))
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    return measured(tmp_path_factory.mktemp("run"))
-
-
-def largest(log, source):
-    at = log.column("user.source") == source
-    assert at.sum() == 16  # 4 prompts of 4 responses, once for each source
-    return float(np.abs(log.column("log_ratio")[at]).max())
-
-
-def test_float32_stays_at_rounding(log):
-    found = [largest(log, source) for source in ("training", "alone", "engine")]
-    assert 0 < max(found) < 1e-4  # another padding, another batch, though a processor may give one of them the same
-
-
-def test_rows_of_the_engine_are_the_mismatch_token_by_token(log):
-    rows = log.where(log.column("user.source") == "engine")
+def test_each_source_is_measured_and_nothing_is_trained(tmp_path):
+    log = measured(tmp_path)
+    source, found = log.column("user.source"), {}
+    for name in ("training", "alone", "engine"):
+        at = source == name
+        assert at.sum() == 16  # 4 prompts of 4 responses, once for each source
+        found[name] = np.abs(log.column("log_ratio")[at]).max()
+    assert 0 < max(found.values()) < 1e-4  # in float32; a processor may give another padding or batch the same
+    rows = log.where(source == "engine")  # the mismatch, token by token
     np.testing.assert_allclose(rows.column("log_ratio"), -rows.column("engine_log_ratio"), rtol=1e-6)
     np.testing.assert_allclose(rows.column("sum_sq_log_ratio"), rows.column("engine_sum_sq"), rtol=1e-6)
     assert rows.column("engine_sum_sq").any()  # where both passes use the same kernels a row may have none
-
-
-def test_nothing_is_trained_and_every_row_says_so(log):
     assert set(log.column("phase")) == {"noise"}
     assert set(log.column("updates_since_rollout")) == {0}
-    assert set(log.metadata["sources"]) == set(log.column("user.source"))
+    assert set(log.metadata["sources"]) == set(source)
 
 
 def test_a_second_measurement_does_not_overwrite_the_first(tmp_path):

@@ -12,11 +12,11 @@ from fspo.gradlog.metrics_file import MetricsFile
 from fspo.train.checkpoint import list_checkpoints
 from fspo.train.folder_owner import mark
 
-# A lagged drift, a range that learns and a correction: more state to get wrong.
+# A lagged drift, a range that learns, a correction, prompts that are passed over: more state to get wrong.
 ARGUMENTS = [
     *("--rollouts", "5", "--checkpoint_every", "2", "--keep_checkpoints", "1", "--eval.every", "2"),
     *("--rule.preset", "fspo-kl", "--rule.drift_source", "lagged", "--rule.adapt", "range", "--rule.target", "0.8"),
-    *("--correction.preset", "engine-sqrt"),
+    *("--correction.preset", "engine-sqrt", "--task.max_prompt_tokens", "6", "--batch.drop", "[truncated]"),
 ]
 
 
@@ -35,6 +35,8 @@ def same(run: Path, other: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
     assert tiny_run.in_child(run, *ARGUMENTS) == [0], tiny_run.child_log(run)
+    lines = tiny_run.metrics(run, "train")
+    assert all(line["prompts/too_long"] > 0 < line["dropped/truncated"] for line in lines)
     return run
 
 

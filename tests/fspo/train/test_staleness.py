@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny_run
 import torch
@@ -37,10 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return output, batches
 
 
-def log_of(run: Path) -> pd.DataFrame:
-    return read_log(run, phases=None).table.to_pandas()
-
-
 def weights(run: Path, version: int) -> Any:
     """The model after so many updates."""
     net = tiny_run.model()
@@ -52,19 +47,16 @@ def weights(run: Path, version: int) -> Any:
 def test_each_rollout_is_sampled_by_the_weights_of_its_version(run: tuple[Path, list[Any]]) -> None:
     output, batches = run
     assert [batch.behaviour_version for batch in batches] == VERSIONS
-    log = log_of(output)
-    train = log[log.phase == "train"]
+    train = read_log(output).table.to_pandas()
     assert train.groupby("rollout").behaviour_version.unique().map(list).tolist() == [[v] for v in VERSIONS]
     assert (train.policy_version == train.step).all()
+    assert (train[train.updates_since_rollout == 0].log_ratio == 0).all()  # S starts from the present weights
     for rollout, (batch, version) in enumerate(zip(batches, VERSIONS, strict=True)):
         old, past = weights(output, 4 * rollout), weights(output, version)
         rows = train[(train.rollout == rollout) & (train.times_used == 0)].set_index("response_id")
         for i, key in enumerate(batch.response_ids):
-            sums = [
-                float(plain_logprobs(net, batch.prompts[i].tolist(), batch.responses[i], 1.0).sum())
-                for net in (old, past)
-            ]
-            row = rows.loc[key]
+            prompt, response, row = batch.prompts[i].tolist(), batch.responses[i], rows.loc[key]
+            sums = [float(plain_logprobs(net, prompt, response, 1.0).sum()) for net in (old, past)]
             assert sums[1] == pytest.approx(float(np.sum(batch.sampler_log_probs[i])), abs=1e-3)  # it did sample
             assert row.staleness_log_ratio == pytest.approx(sums[0] - sums[1], abs=1e-3)
             assert abs(row.engine_log_ratio) < 1e-4
@@ -72,13 +64,12 @@ def test_each_rollout_is_sampled_by_the_weights_of_its_version(run: tuple[Path, 
         assert (rows.staleness_log_ratio.abs().max() > 0.1) == (rollout > 0)
 
 
-def test_s_starts_from_the_present_weights(run: tuple[Path, list[Any]]) -> None:
-    log = log_of(run[0])
-    assert (log[log.updates_since_rollout == 0].log_ratio == 0).all()
-
-
 def test_swapping_gives_back_the_same_bits() -> None:
     net = tiny_run.model()
+
+    def holds(wanted: Any) -> bool:
+        return all(torch.equal(p, wanted[name]) for name, p in net.named_parameters())
+
     versions = Versions(net, 1)
     versions.add(0)
     first = {name: p.clone() for name, p in net.named_parameters()}
@@ -88,13 +79,11 @@ def test_swapping_gives_back_the_same_bits() -> None:
     versions.add(4)
     now = {name: p.clone() for name, p in net.named_parameters()}
     with versions.sampling_weights():
-        assert all(torch.equal(p, first[name]) for name, p in net.named_parameters())
-    assert all(torch.equal(p, now[name]) for name, p in net.named_parameters())
+        assert holds(first)
+    assert holds(now)
     assert versions.sampling == 0
-    for version in versions.past():
-        assert version == 0
-        assert all(torch.equal(p, first[name]) for name, p in net.named_parameters())
-    assert all(torch.equal(p, now[name]) for name, p in net.named_parameters())
+    assert [(version, holds(first)) for version in versions.past()] == [(0, True)]
+    assert holds(now)
     versions.add(8)
     assert versions.sampling == 4
 
