@@ -70,16 +70,13 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
             assert theirs[name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
 
 
-def test_wrong_number_of_processes_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launched", [False, True])
+def test_wrong_number_of_processes_is_refused(tmp_path: Path, launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if launched:  # what torchrun sets; accelerate finds one process only
+        monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"2 processes were asked for and 1 run.*torchrun --nproc_per_node 2"):
-        tiny_run.trainer(tmp_path / "run", "--processes", "2")
+        tiny_run.trainer(tmp_path / "run", *([] if launched else ["--processes", "2"]))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_launcher_that_starts_independent_copies_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")  # what torchrun sets; accelerate finds one process only
-    with pytest.raises(ValueError, match="2 processes were asked for and 1 run"):
-        tiny_run.trainer(tmp_path / "run")
 
 
 def test_processes_end() -> None:

@@ -135,17 +135,14 @@ def test_answers_of_other_settings_are_not_mixed(place: Path, whole: Path) -> No
     assert lines(run(place, "damaged", models=("base",)), "sums") == lines(whole, "sums")
 
 
-def test_other_weights_are_another_model(place: Path, tmp_path: Path) -> None:
-    saved_model(tmp_path / "base")
-    words = [str(tmp_path / "base"), "--benchmarks", str(place / "disk" / "sums.jsonl")]
-    words += ["--output", str(tmp_path / "out"), *COMMON]
-    assert evaluate.main(words) == 0
-    weights = tmp_path / "base" / "model.safetensors"
+def test_other_weights_are_another_model(place: Path) -> None:
+    weights = saved_model(place / "mine") / "model.safetensors"
+    run(place, "other", models=("mine",))
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(UserError, match="made with model"):
-        evaluate.main(words)
+        run(place, "other", models=("mine",))
 
 
 def test_neither_hub_nor_file(

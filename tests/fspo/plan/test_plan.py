@@ -102,10 +102,7 @@ QWEN_8B = 8_190_735_360
 + 4096."""
 
 
-def test_parameters_by_hand() -> None:
-    total, trainable, layer, head = sizes(shape_of("Qwen/Qwen3-8B-Base"))
-    assert total == trainable == QWEN_8B
-    assert (layer, head) == ((QWEN_8B - 2 * 151_936 * 4096 - 4096) // 36, 151_936 * 4096 + 4096)
+def test_parameters_of_a_tied_model_by_hand() -> None:
     total, _, layer, head = sizes(shape_of("Qwen3-1.7B-Base"))
     assert layer == 2 * 2048 * 2048 + 2 * 1024 * 2048 + 3 * 6144 * 2048 + 2 * 2048 + 2 * 128
     assert head == 151_936 * 2048 + 2048  # the embedding is the output layer
@@ -153,7 +150,6 @@ def test_the_cache_is_what_transformers_keeps() -> None:
     cache = Qwen3ForCausalLM(shape)(input_ids=torch.zeros(3, 7, dtype=torch.int64), use_cache=True).past_key_values
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert cache_bytes(shape, torch.float32) * 3 * 7 == kept
-    assert cache_bytes(shape_of("Qwen3-8B-Base"), torch.bfloat16) == 36 * 2 * 8 * 128 * 2
 
 
 @pytest.mark.usefixtures("unmeasured")

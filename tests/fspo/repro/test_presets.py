@@ -1,5 +1,7 @@
 """What the reproduction's presets train."""
 
+from itertools import pairwise
+
 import pytest
 
 from analysis.claims.catalogue import CLAIMS, TASKS
@@ -31,19 +33,12 @@ def test_every_run_has_the_options_of_a_run_of_its_own(name, tmp_path):
     assert len(set(folders)) == len(folders) > 0
 
 
-def test_whole_seeds_come_first(tmp_path):
-    runs = [(run.runs, run.seed, run.arm) for run in planned(PRESETS["quick"], "chain-add", tmp_path, threads=1)]
-    equal = [run[1:] for run in runs if run[0] == "equal"]
+def test_whole_seeds_come_first_and_the_first_log_scores_of_updated_minibatches(tmp_path):
+    runs = [*planned(PRESETS["quick"], "chain-add", tmp_path, threads=1)]
+    equal = [(run.seed, run.arm) for run in runs if run.runs == "equal"]
     assert equal == [(seed, arm) for seed in (1, 2) for arm in ("rloo", "gspo", "fspo")]
-
-
-def test_the_first_seeds_log_scores_of_updated_minibatches(tmp_path):
-    scored = {
-        run.seed
-        for run in planned(PRESETS["quick"], "chain-add", tmp_path, threads=1)
-        if run.runs == "unclipped" and f"--{next(iter(SCORED))}" in run.job.arguments
-        and run.job.arguments[run.job.arguments.index("--log.score_every") + 1] == "1"
-    }  # fmt: skip
+    words = [f"--log.score_minibatches={SCORED['log.score_minibatches']}", "--log.score_every=1"]
+    scored = {run.seed for run in runs if set(words) <= set(map("=".join, pairwise(run.job.arguments)))}
     assert scored == {1, 2}
 
 

@@ -22,14 +22,11 @@ def drawn(*options: str, position: int = 0) -> tuple[DrawnRollout, Any]:
     return draw(collector, tiny_run.model(), config, rollout=0, step=0, position=position), config
 
 
-def test_the_stream_goes_by_in_order() -> None:
+def test_the_stream_goes_by_in_order_and_prompts_too_long_are_passed_over_and_counted() -> None:
+    """Every third prompt has 7 tokens."""
     found, _ = drawn(position=8)
     assert np.unique(found.batch.prompt_ids).tolist() == [8, 9, 10, 11]
     assert (found.position, found.too_long, found.passed) == (12, 0, 4)
-
-
-def test_prompts_too_long_are_passed_over_and_counted() -> None:
-    """Every third prompt has 7 tokens."""
     found, config = drawn("--task.max_prompt_tokens", "6")
     assert np.unique(found.batch.prompt_ids).tolist() == [0, 1, 3, 4]
     # one of the first four is too long; the one that is drawn for it, prompt 4, fits

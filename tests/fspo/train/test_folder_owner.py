@@ -91,7 +91,7 @@ def until(true: Callable[[], bool], seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, what
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def children(pid: int) -> list[int]:

@@ -34,6 +34,7 @@ def example() -> dict[str, np.ndarray]:
         band_accept=[True, False, True, False, False],
         clipped_low=[0, 1, 0, 0, 0],
         clipped_high=[0, 0, 0, 1, 0],
+        clipped_dual=[0, 0, 1, 0, 0],
         advantage=[1.0, -1.0, 2.0, 1.0, 0.0],
     )
 
@@ -44,7 +45,7 @@ def test_numbers_by_hand() -> None:
     values = finished(counts, EDGES)
     assert values["clip_ratio/low_mean"] == 1 / 4  # among A != 0
     assert values["clip_ratio/high_mean"] == 1 / 4
-    assert values["clip_ratio/region_mean"] == 2 / 4
+    assert values["clip_ratio/region_mean"] == 3 / 4
     assert values["clip_ratio/out_of_band"] == 3 / 5  # among all
     assert values["seq_log_ratio/mean"] == pytest.approx(0.1 / 5)
     assert values["seq_log_ratio/std"] == pytest.approx(np.std([0.1, -0.3, 0.0, 0.5, -0.2]))
@@ -60,22 +61,11 @@ def test_numbers_by_hand() -> None:
     assert values["lre_band/inf"] == pytest.approx(1 / 4)
     assert values["lre_band/l1"] == pytest.approx(2 / 5 / 4 + 3 / 5 / 6)
     assert values["lre_band/l2"] == pytest.approx(math.sqrt(2 / 5 / 16 + 3 / 5 / 36))
-    # update, A != 0: both bins keep 1 of 2
-    assert values["lre_update/inf"] == pytest.approx(0)
+    # update, A != 0: p = (1/2, 1/2), a = (1/2, 0), as the dual cut counts too, r = (1, -1)
+    assert values["lre_update/l1"] == values["lre_update/l2"] == pytest.approx(1)
     first = Counts()  # before the first update S = 0
     add_update_rows(first, example(), EDGES, moved=False)
     assert set(finished(first, EDGES)) == {f"clip_ratio/{side}_mean" for side in ("low", "high", "region")}
-
-
-def test_update_acceptance_counts_what_is_not_cut() -> None:
-    """Bin 0 keeps 1 of 2, bin 1 keeps 1 of 1; the dual cut counts, and A = 0 does not."""
-    counts = Counts()
-    found = rows(length=[2, 2, 5, 6], clipped_dual=[1, 0, 0, 0], advantage=[-1.0, 1.0, 1.0, 0.0])
-    add_update_rows(counts, found, EDGES, moved=True)
-    values = finished(counts, EDGES)
-    # p = (2/3, 1/3), a = (1/2, 1), mean 2/3, r = (-1/4, 1/2)
-    assert values["lre_update/l1"] == pytest.approx(2 / 3 / 4 + 1 / 3 / 2)
-    assert values["clip_ratio/region_mean"] == 1 / 3
 
 
 @given(st.lists(st.integers(0, 2), min_size=5, max_size=5))
