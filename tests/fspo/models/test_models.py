@@ -19,6 +19,12 @@ def tiny_qwen(vocabulary: int = 24) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(small_qwen3(16, 2, **changes))
 
 
+def test_embedded_model_shape():
+    # By hand: q, k, v, o, three MLP matrices, two norms of 128 and of 32 per layer; two 24 x 128 tables; final norm.
+    layer = 128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 384 + 2 * 128 + 2 * 32
+    assert sum(p.numel() for p in load.build_embedded_model().parameters()) == 2 * layer + 2 * 24 * 128 + 128
+
+
 def test_saved_folder_round_trip(tmp_path):
     model = load.build_embedded_model(3)
     model.save_pretrained(tmp_path)
