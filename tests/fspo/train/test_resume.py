@@ -37,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert tiny_run.in_child(run, *ARGUMENTS) == [0], tiny_run.child_log(run)
     lines = tiny_run.metrics(run, "train")
     assert all(line["prompts/too_long"] > 0 < line["dropped/truncated"] for line in lines)
+    assert tiny_run.child_log(run).count("prompts exceed task.max_prompt_tokens=6: passed over") == 1  # not each time
     return run
 
 
