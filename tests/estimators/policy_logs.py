@@ -1,6 +1,4 @@
-"""Gradient logs of a small policy's responses, and sums over all responses and all groups that the policy can draw,
-from which the expected values of an analysis's tables follow.
-"""
+"""Gradient logs of a small policy, and sums over all that it can draw: the expected values of an analysis's tables."""
 
 from __future__ import annotations
 
@@ -30,11 +28,8 @@ EDGES = (1, 2, 3, 4)
 
 
 def small_policy(rng: np.random.Generator, step: float = 0.05) -> Bandit:
-    """Return a policy of 15 responses of 1 to 3 tokens, before and after a training step. The step of the usual size
-    moves a third of the responses out of the band, and six times that step moves most of them out.
-
-    No response is rare: an estimate that hangs on a few rows of a log has a skewed distribution, which its interval
-    misses.
+    """Return a policy of 15 responses of 1 to 3 tokens, none of them rare, before and after a training step, which
+    moves a third of the responses out of the band.
     """
     while True:
         bandit = make_bandit(rng, vocabulary=2, max_length=LENGTHS[-1], step=step)
@@ -47,9 +42,7 @@ OTHER_BAND = (np.log(0.8), np.log(1.2))
 
 
 def multiplier(outside: str, S: float, A: float, lo: float, hi: float) -> float:
-    """Return the multiplier M of one response with log-ratio S, advantage A and band [lo, hi], written out from
-    docs/theory.md section 2. The weight is e^S; ``outside`` names what happens outside the band.
-    """
+    """Return the multiplier M of one response with the weight e^S and the band [lo, hi] (docs/theory.md section 2)."""
     if A == 0:
         return 1.0
     if outside == "cap":
@@ -74,7 +67,6 @@ def clipped_weights(bandit: Bandit, outside: str, rule: str = RULE, factor: floa
 
 
 def cosine(u: Floats, v: Floats) -> float:
-    """Return the cosine of two vectors."""
     return float(u @ v / np.sqrt((u @ u) * (v @ v)))
 
 
@@ -98,17 +90,10 @@ def spread(p: Floats, u: Floats) -> float:
 
 @dataclass(frozen=True)
 class Accepted:
-    """How much a rule accepts of each of n responses; sums over them are true acceptances, LRE and trends.
+    """How much a rule accepts of each of n responses.
 
-    Attributes
-    ----------
-    mass : array (n,)
-        Share of each response.
-    kept, whole : arrays (n,)
-        Numerator and denominator of its acceptance: what the rule accepts of it, and what it would be at most.
-    lengths : array (n,)
-    window : int array (n,)
-        Window of the log in which the response stands.
+    ``mass`` (n,) is the share of each response; ``kept`` and ``whole`` (n,) are numerator and denominator of its
+    acceptance: what the rule accepts of it, and what it would be at most.
     """
 
     mass: Floats
@@ -120,11 +105,9 @@ class Accepted:
     def of(
         bandit: Bandit, at: np.ndarray, mass: Floats, A: Floats, outside: str, measure: str, factor: float = 1.0
     ) -> Accepted:
-        """Return what `RULE` accepts of n responses with the indices ``at``, the shares ``mass`` and the advantages
-        ``A``, arrays (n,), under docs/theory.md section 1.
+        """Return what `RULE`, its half-widths times ``factor``, accepts of responses ``at`` (docs/theory.md section 1).
 
-        ``measure`` names the acceptance: band, update or weight; for update and weight, responses with A = 0 do not
-        count. ``factor`` multiplies the half-widths.
+        ``measure`` is band, update or weight; for update and weight, responses with A = 0 do not count.
         """
         weights, alone = (np.where(A > 0, x[1][at], x[0][at]) for x in clipped_weights(bandit, outside, RULE, factor))
         S, n = bandit.log_ratio[at], bandit.lengths[at]
@@ -140,43 +123,32 @@ class Accepted:
         return float(self.mass @ self.kept / (self.mass @ self.whole))
 
     def by_bin(self, edges: Sequence[float]) -> tuple[Floats, Floats]:
-        """Return the share of the responses in each of K bins of length, and the acceptance there, (K,)."""
+        """Return the share of the responses in each bin of length, and the acceptance there."""
         here = self.mass * (np.digitize(self.lengths, edges) == np.arange(1, len(edges))[:, None])
         return here.sum(axis=1), (here @ self.kept) / (here @ self.whole)
 
-    def trend(self, weighted: bool = True) -> float:
-        """Return the slope of the straight line of acceptance over log2 of the length, by least squares.
-
-        Each response has the weight ``whole`` in the fit; without ``weighted`` (for a near miss), it has the weight 1.
-        """
-        weight, x = self.mass * (self.whole if weighted else 1.0), np.log2(self.lengths)
+    def trend(self) -> float:
+        """Return the slope of acceptance over log2 of the length by least squares, responses weighted by ``whole``."""
+        weight, x = self.mass * self.whole, np.log2(self.lengths)
         x = x - weight @ x / weight.sum()
         return float((self.mass * x) @ self.kept / (weight @ x**2))
 
 
-def matched_factor(
-    bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str, target: float, later: int = 0
-) -> float:
-    """Return the factor on the half-widths of `RULE` at which the share ``target`` of n responses is accepted, by a
-    sort. It lies midway between the factors that the last accepted response and the first other one need. If the share
-    ends between responses that need the same factor, all of these are accepted, with so little to spare that only
-    rounding does not matter.
-
-    ``at`` and ``A`` (n,) are the responses' indices and advantages. For ``measure`` band, all responses count and are
-    accepted inside the band; else those with A != 0, if the rule leaves them alone. ``later``, for a near miss, takes
-    the range that accepts so many more different values.
+def matched_factor(bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str, target: float) -> float:
+    """Return the factor on the half-widths of `RULE` at which the share ``target`` of n responses is accepted: midway
+    between those that the last accepted response and the first other one need. If the share ends between responses that
+    need the same factor, all of these are accepted, with a little to spare for rounding.
     """
     values = np.sort(needed_factors(bandit, at, A, outside, measure))
     last = values[round(target * values.size) - 1]
     least, counts = np.unique(values, return_counts=True)
-    k = min(int(np.searchsorted(least, last)) + later, least.size - 1)
-    ends = counts[: k + 1 - later].sum() == round(target * values.size)
+    k = int(np.searchsorted(least, last))
+    ends = counts[: k + 1].sum() == round(target * values.size)
     return float((least[k] + least[k + 1]) / 2 if ends and k + 1 < least.size else least[k] * (1 + 1e-9))
 
 
 def needed_factors(bandit: Bandit, at: np.ndarray, A: Floats, outside: str, measure: str) -> Floats:
-    """Return for each response that counts the least factor on the half-widths of `RULE` at which it is accepted; the
-    arguments are those of `matched_factor`."""
+    """Return for each response that counts the least factor on the half-widths of `RULE` at which it is accepted."""
     over = bandit.log_ratio[at] / (RANGE * np.sqrt(bandit.lengths[at]))
     return np.abs(over) if measure == "band" else (over if outside == "cap" else over * np.sign(A))[A != 0]
 
@@ -203,14 +175,7 @@ def clipped_update(bandit: Bandit, counts: np.ndarray, outside: str) -> Floats:
 
 @dataclass(frozen=True)
 class Groups:
-    """Every group of two responses that a small policy (`Bandit`) can draw: M groups, made of its N responses.
-
-    Attributes
-    ----------
-    bandit : Bandit
-    reward : array (N,)
-        Reward of each response.
-    """
+    """Every group of two responses that a small policy can draw: M groups of its N responses with their rewards."""
 
     bandit: Bandit
     reward: Floats
@@ -227,19 +192,15 @@ class Groups:
         return gap / (np.std(r, axis=1, ddof=1, keepdims=True) + 1e-4)
 
     def sums(self, coefficients: Floats, A: Floats) -> Floats:
-        """Return the sum of c A psi over each group's responses, (M, D), with c a coefficient of the response and D the
-        number of the policy's parameters.
-
-        ``coefficients`` (2, N) holds c: row 0 for responses with A < 0, row 1 for those with A > 0.
+        """Return the sum of c A psi over each group's responses, (M, D); row 0 of ``coefficients`` (2, N) holds c for
+        A < 0, row 1 for A > 0.
         """
         picked = np.where(A > 0, coefficients[1][self.members], coefficients[0][self.members]) * A
         return np.sum(picked[:, :, None] * self.bandit.psi[self.members], axis=1)
 
 
 def columns(bandit: Bandit, at: np.ndarray, A: Floats) -> dict[str, Any]:
-    """Return columns of a gradient log (length, S, score, ...) for responses of the policy. ``at`` (N,): the responses'
-    indices; ``A`` (N,): their advantages.
-    """
+    """Return columns of a gradient log (length, S, score, ...) for the responses ``at`` with the advantages ``A``."""
     s, psi = bandit.token_log_ratios[at], bandit.psi[at]
     norm = np.linalg.norm(psi, axis=1)
     return (
@@ -256,10 +217,7 @@ def writer(run: Path, bandit: Bandit) -> GradLogWriter:
 
 
 def write_groups(run: Path, groups: Groups, at: np.ndarray) -> None:
-    """Write a gradient log of given groups: one update in each rollout, on responses in the first epoch.
-
-    ``at`` (U, P, 2) holds the indices of the responses in each of U updates, each of P groups.
-    """
+    """Write a gradient log of one update in each rollout; ``at`` (U, P, 2) holds the responses of its P groups."""
     log, prompts = writer(run, groups.bandit), at.shape[1]
     prompt = np.repeat(np.arange(at.size // 2), 2)
     reward = groups.reward[at].ravel()

@@ -15,12 +15,9 @@ from tests.estimators.policy_logs import EDGES, RULE
 Write = Callable[[Path], None]
 """Type of a function that writes a gradient log into a run folder."""
 Select = Callable[..., list[dict[str, Any]]]
-_MADE: dict[str, Select] = {}
-"""What `tables` returned, by the name of the log: a near miss asks for the tables of the log of its claim."""
 
 
 def tables(
-    name: str,
     write: Write,
     rules: Sequence[str] = (RULE,),
     targets: Sequence[float] = (),
@@ -28,20 +25,13 @@ def tables(
     window: int = 5,
 ) -> Select:
     """Analyse the gradient log that ``write`` writes, and return a function that looks up rows of the resulting tables.
-    A log of the same ``name`` is not analysed again.
 
     The function takes a table's name and values of columns, and returns the table's rows that have these values. If no
     values of the columns ``rule``, ``source`` and ``use`` are given, it returns rows about `RULE` at its own range and
     about first use, where the table has such columns.
 
-    Parameters
-    ----------
-    rules, targets, edges, window
-        The rules, the target acceptances of matched ranges, the edges of the bins of length, and the number of rollouts
-        in a window, as in the options of an analysis.
+    ``rules``, ``targets``, ``edges`` and ``window`` are options of an analysis.
     """
-    if name in _MADE:
-        return _MADE[name]
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         run = load_run(folder)
@@ -54,5 +44,4 @@ def tables(
         wanted = {name: value for name, value in usual.items() if name in found[table]} | where
         return [r for r in records[table] if all(r[name] == value for name, value in wanted.items())]
 
-    _MADE[name] = rows
     return rows

@@ -15,27 +15,15 @@ from fspo.rules import DriftStats, preset
 E = math.exp
 
 
-# One response of L = 4 equal tokens. name, changes, S, A -> J, dJ/ds_t (the same for each token). By hand:
+# One response of L = 4 equal tokens. name, changes, S, A -> J, dJ/ds_t (the same for each token). By hand; what "drop"
+# does is compared with PPO's minimum below:
 HAND = [
-    # no band: J = A exp(S), dJ/dS = A exp(S); exp(.4) = 1.4918246976
-    ("none", {}, 0.4, 2.0, 2.9836493953, 2.9836493953),
     # rloo: [log .8, log 1.2] = [-.2231, .1823]; clipped above for A > 0: J = 1.2 A, no gradient
     ("rloo", {}, 0.4, 2.0, 2.4, 0.0),
-    ("rloo", {}, 0.4, -2.0, -2.9836493953, -2.9836493953),
-    # asymmetric: eps .5 below, .1 above: [-.6931, .0953]
-    ("rloo", {"range_lo": 0.5, "range_hi": 0.1}, -0.4, -2.0, -1.3406400921, -1.3406400921),
     # dual clip 3: edge 3 log 1.2 = .5470, where the weight is 1.2^3 = 1.728
-    ("rloo", {"dual": 3.0}, 0.6, -1.0, -1.728, 0.0),
     ("rloo", {"dual": 3.0, "outside": "truncate"}, 0.6, -1.0, -1.728, -1.728),
     # gspo: S/L against log 1.0004 = .00039992; the gradient of exp(S/4) by s_t is exp(S/4)/4
-    ("gspo", {}, 0.0012, 1.0, E(0.0003), E(0.0003) / 4),
     ("gspo", {"outside": "truncate"}, 0.004, 1.0, 1.0004, 1.0004 / 4),
-    # fspo: +-.03 sqrt 4 = +-.06
-    ("fspo", {}, 0.10, 1.0, 1.0618365465, 0.0),
-    ("fspo", {}, -0.10, -1.0, -0.9417645336, 0.0),
-    # kl: centre -4 * .01 = -.04, band [-.10, .02]
-    ("fspo-kl", {}, 0.05, 1.0, 1.0202013400, 0.0),
-    ("fspo-kl", {}, -0.09, -1.0, -0.9139311853, -0.9139311853),
     # truncate: value and gradient at the edge on the active side; cap: at most exp(.06) whatever the sign
     ("truncate", {}, -0.10, -1.0, -0.9417645336, -0.9417645336),
     ("truncate", {}, 0.10, -1.0, -1.1051709181, -1.1051709181),
@@ -44,9 +32,6 @@ HAND = [
     # mask: no gradient on either side, whatever the sign
     ("fspo", {"outside": "mask"}, 0.10, -1.0, -1.0618365465, 0.0),
     ("fspo", {"outside": "mask"}, -0.10, 1.0, 0.9417645336, 0.0),
-    ("fspo", {"outside": "mask"}, 0.05, 1.0, 1.0512710964, 1.0512710964),
-    # power .75: .03 * 4^.75 = .03 * 2.8284271247 = .0848528137
-    ("power", {}, 0.10, 1.0, 1.0885568343, 0.0),
 ]
 
 
@@ -59,41 +44,29 @@ def test_sequence_rules_by_hand(name, changes, S, A, value, slope):
 
 def test_token_rule_by_hand():
     s = [[0.1, 0.3, -0.3, -0.1]]  # band [-.2231, .1823]
-    J, grad, records = run(preset("grpo").rule, s, [1.0], SEQUENCE)
-    assert pytest.approx((E(0.1) + 1.2 + E(-0.3) + E(-0.1)) / 4) == J
-    np.testing.assert_allclose(grad, np.array([[E(0.1), 0, E(-0.3), E(-0.1)]]) / 4, rtol=1e-12)
-    assert (int(records.clipped_high), int(records.clipped_low), int(records.count)) == (1, 0, 4)
-    assert float(records.multiplier) == 0.75
-    J, grad, records = run(preset("grpo").rule, s, [-1.0], SEQUENCE)
-    assert pytest.approx(-(E(0.1) + E(0.3) + 0.8 + E(-0.1)) / 4) == J
-    np.testing.assert_allclose(grad, -np.array([[E(0.1), E(0.3), 0, E(-0.1)]]) / 4, rtol=1e-12)
-    assert (int(records.clipped_high), int(records.clipped_low), bool(records.band_accept)) == (0, 1, False)
+    for A, clipped in ((1.0, (1, 0)), (-1.0, (0, 1))):  # one token is clipped, of .3 or of -.3
+        _, _, records = run(preset("grpo").rule, s, [A], SEQUENCE)
+        assert (int(records.clipped_high), int(records.clipped_low)) == clipped
+        assert (int(records.count), bool(records.band_accept), float(records.multiplier)) == (4, False, 0.75)
     for outside, sign in (("truncate", 1.0), ("cap", -1.0)):  # held at 1.2: value and gradient
         J, grad, _ = run(preset("grpo", outside=outside).rule, [[0.1, 0.3]], [sign], SEQUENCE)
         assert pytest.approx(sign * (E(0.1) + 1.2) / 2) == J
         np.testing.assert_allclose(grad, [[sign * E(0.1) / 2, sign * 1.2 / 2]], rtol=1e-12)
-    # dual clip at 2: edge 2 log 1.2 = .3646, weight 1.44
-    J, grad, records = run(preset("grpo", dual=2.0).rule, [[0.4, 0.3]], [-1.0], SEQUENCE)
-    assert pytest.approx(-(1.44 + E(0.3)) / 2) == J
-    np.testing.assert_allclose(grad, [[0, -E(0.3) / 2]], rtol=1e-12)
-    assert int(records.clipped_dual) == 1
 
 
 def ppo(rule, s, mask, A, stats):
     """mean_i of PPO's min (and dual max), written without the package's clip: the function that `drop` descends."""
-    n = mask.sum(1).astype(float)
+    n, centre = mask.sum(1).astype(float), 0.0
     if rule.shape == "token":
         S, scale, A, lo, hi = s, 1.0, A[:, None], math.log1p(-rule.range_lo), math.log1p(rule.range_hi)
     else:
         S, scale = (s * mask).sum(1), n if rule.weight == "geometric" else 1.0
         lo, hi = rule.band(n, rule.centre(stats))
-    centre = rule.centre(stats) * n if rule.shape != "token" else 0.0
+        centre = rule.centre(stats) * n
     j = np.minimum(np.exp(S / scale) * A, np.exp(np.clip(S, lo, hi) / scale) * A)
     if rule.dual is not None and rule.shape != "none":
         j = np.where(A < 0, np.maximum(j, np.exp((centre + rule.dual * (hi - centre)) / scale) * A), j)
-    if rule.shape == "token":
-        return float(np.mean((j * mask).sum(1) / n))
-    return float(np.mean(j))
+    return float(np.mean((j * mask).sum(1) / n if rule.shape == "token" else j))
 
 
 DROPPED = [name for name, rule in RULES.items() if rule.outside == "drop"]
@@ -182,20 +155,11 @@ def test_records_by_hand():
     assert (stats.num_tokens, stats.sum_sq) == (5.0, pytest.approx(0.1012))
 
 
-def test_an_empty_batch_has_loss_0_and_a_graph():
-    new = torch.zeros(2, 3, requires_grad=True)
-    out = objective(new, torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), torch.ones(2), preset("fspo").rule)
-    out.loss.backward()
-    assert out.loss.item() == 0.0
-    assert not new.grad.any()
-
-
 @pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: ObjectiveConfig("respons"), "'response'"),  # type: ignore[arg-type]
         (lambda: ObjectiveConfig("constant"), "constant_length"),
-        (lambda: ObjectiveConfig("token", constant_length=4), "constant_length"),
         (lambda: ObjectiveConfig("constant", constant_length=0), "constant_length is 0: use 1 or more"),
         (lambda: ObjectiveConfig(kl_coef=-1.0), "kl_coef"),
         (lambda: run(preset("fspo").rule, [[0.1]], [1.0], ObjectiveConfig(kl_coef=0.1)), "ref"),

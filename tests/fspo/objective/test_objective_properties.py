@@ -58,17 +58,16 @@ def test_microbatches_add_up_under_the_global_denominator(batch, rule, config, c
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
-@pytest.mark.parametrize("size", [1e4, -1e4, 0.0])
+@pytest.mark.parametrize("size", [1e4, -1e4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_finite_for_huge_ratios_and_very_long_responses(name, size, dtype):
-    T = 131_072
+    T, rule = 131_072, RULES[name]
     for A in (1.0, -1.0):
         new = torch.full((1, T), -1.0, dtype=dtype, requires_grad=True)
         old = new.detach().clone()
         old[0, 0] -= size  # S = size, within the dtype's resolution
-        rule, advantages = RULES[name], torch.tensor([A])
-        m = rule.centre(STATS)
-        out = objective(new, old, torch.ones(1, T, dtype=torch.bool), advantages, rule, m=m)
+        mask = torch.ones(1, T, dtype=torch.bool)
+        out = objective(new, old, mask, torch.tensor([A]), rule, m=rule.centre(STATS))
         out.loss.backward()
         assert torch.isfinite(out.loss)
         assert torch.isfinite(new.grad).all()

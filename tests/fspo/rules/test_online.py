@@ -15,30 +15,28 @@ from fspo.rules.online import OnlineRule, OnlineState
 SIGMA = 0.03
 
 
-def gaussian_rows(rng, number, sigma=SIGMA, exponent=0.5):
+def gaussian_rows(rng, number, exponent=0.5):
     n = np.exp(rng.uniform(np.log(4), np.log(2048), number)).round()
-    return sigma * n**exponent * rng.standard_normal(number), n, np.where(rng.random(number) < 0.5, 1.0, -1.0)
+    return SIGMA * n**exponent * rng.standard_normal(number), n, np.where(rng.random(number) < 0.5, 1.0, -1.0)
 
 
 def auto(target, **changes):
     return OnlineRule(Rule("sqrt", 0.3, 0.3, adapt="range", target=target, **{"target_rate": "band"} | changes))
 
 
-@pytest.mark.parametrize("target", [0.6, 0.95])
-def test_range_goes_to_the_quantile_of_the_gaussian_model(target):
-    rng, online, ranges = np.random.default_rng(1), auto(target), []
+def test_range_goes_to_the_quantile_of_the_gaussian_model():
+    rng, online, ranges = np.random.default_rng(1), auto(0.6), []
     for _ in range(400):
         online.observe(*gaussian_rows(rng, 128))
         ranges.append(online.rule.range_hi)
-    exact = SIGMA * sps.norm.ppf((1 + target) / 2)  # of |N(0, sigma^2)|
+    exact = SIGMA * sps.norm.ppf((1 + 0.6) / 2)  # of |N(0, sigma^2)|
     assert np.mean(np.log(ranges[50:])) == pytest.approx(math.log(exact), abs=0.02)
 
 
-@pytest.mark.parametrize(("exponent", "fair"), [(0.65, True), (0.35, True), (0.65, False)])
-def test_exponent_goes_to_that_of_the_spread_and_the_plain_band_does_not(exponent, fair):
+@pytest.mark.parametrize("exponent", [0.65, 0.35])
+def test_exponent_goes_to_that_of_the_spread(exponent):
     rng = np.random.default_rng(4)
-    adapt = "exponent" if fair else "range"
-    rule = Rule("power", 0.03, 0.03, gamma=0.5, adapt=adapt, target=0.8, target_rate="band")
+    rule = Rule("power", 0.03, 0.03, gamma=0.5, adapt="exponent", target=0.8, target_rate="band")
     online, gammas, slopes = OnlineRule(rule), [], []
     for t in range(300):
         S, n, A = gaussian_rows(rng, 256, exponent=exponent)
@@ -47,11 +45,8 @@ def test_exponent_goes_to_that_of_the_spread_and_the_plain_band_does_not(exponen
             gammas.append(now.gamma)
             slopes.append(np.polyfit(np.log2(n), now.apply(S, n, A).in_band, 1)[0])
         online.observe(S, n, A)
-    if fair:
-        assert np.mean(gammas) == pytest.approx(exponent, abs=0.02)
-        assert np.mean(slopes) == pytest.approx(0, abs=4 * np.std(slopes) / math.sqrt(len(slopes)) + 0.002)
-    else:
-        assert np.mean(slopes) < -0.02
+    assert np.mean(gammas) == pytest.approx(exponent, abs=0.02)
+    assert np.mean(slopes) == pytest.approx(0, abs=4 * np.std(slopes) / math.sqrt(len(slopes)) + 0.002)
 
 
 def test_each_side_learns_its_range_and_its_exponent_from_its_own_sign():
@@ -115,14 +110,15 @@ def test_updates_before_anything_moved_teach_nothing():
     online = auto(0.8)
     online.observe(np.zeros(8), np.ones(8), np.ones(8))
     assert online.state == OnlineState().__dict__
+    assert online.template.edges_vary
+    assert not preset("fspo").rule.edges_vary
     online.observe(np.full(8, np.nan), np.ones(8), np.ones(8))
     assert online.rule == online.template
 
 
-@pytest.mark.parametrize("gamma", [0.5, 0.75])
-def test_exponent_stays_within_its_bounds_to_the_last_bit(gamma):
+def test_exponent_stays_within_its_bounds_to_the_last_bit():
     """(bound * spread) / spread is not the bound in floating point: a rule with an exponent of -1e-16 is refused."""
-    ends, rule = set(), Rule("power", 0.03, 0.03, gamma=gamma, adapt="exponent", target=0.8)
+    ends, rule = set(), Rule("power", 0.03, 0.03, gamma=0.75, adapt="exponent", target=0.8)
     for seed in range(40):
         rng, online = np.random.default_rng(seed), OnlineRule(rule)
         for power in (-1.5,) * 40 + (3.0,) * 40:
@@ -161,7 +157,6 @@ def test_centre_is_taken_off_before_the_range_is_learnt():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"adapt": "range"},
         {"target": 0.5},
         {"adapt": "range", "target": 1.0},
         {"adapt": "exponent", "target": 0.5},
@@ -172,15 +167,14 @@ def test_centre_is_taken_off_before_the_range_is_learnt():
 def test_rules_that_cannot_follow_are_refused(changes):
     with pytest.raises(UserError):
         Rule(**({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1} | changes))
+
+
+def test_a_state_of_another_version_is_refused():
     with pytest.raises(UserError, match="version"):
         OnlineRule(preset("fspo-adaptive").rule, {"nothing": 1})
 
 
-# -- in the trainer ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rate", ["band", "update"])
-@pytest.mark.parametrize("adapt", ["range", "exponent"])
+@pytest.mark.parametrize(("adapt", "rate"), [("range", "update"), ("exponent", "band"), ("exponent", "update")])
 def test_trainer_bands_are_those_of_a_replay_of_its_own_log(adapt, rate, tmp_path):
     import tiny_run
 
@@ -190,20 +184,19 @@ def test_trainer_bands_are_those_of_a_replay_of_its_own_log(adapt, rate, tmp_pat
     run = tiny_run.trainer(tmp_path, *options, "--rollouts", "2", "--log.score_every", "0")
     run.train()
     template = Rule("power", 0.03, 0.03, gamma=0.5, adapt=adapt, target=0.8, target_rate=rate, name="fspo")
-    log, online = read_log(tmp_path), OnlineRule(template)
-    column = {c: log.column(c) for c in ("rollout", "step", "log_ratio", "length", "advantage", "lo", "hi")}
-    column["advantage"] = column["advantage"].astype(np.float64)
-    widths = set()
-    for rollout in np.unique(column["rollout"]):
-        for step in np.unique(column["step"][column["rollout"] == rollout]):
-            at = column["step"] == step
-            S, n, A = column["log_ratio"][at], column["length"][at].astype(np.float64), column["advantage"][at]
-            lo, hi = online.rule.band(n)
-            assert column["hi"][at] == pytest.approx(hi, rel=1e-9)
-            assert column["lo"][at] == pytest.approx(lo, rel=1e-9)
-            widths.add(round(float(hi[0] / math.sqrt(n[0])), 9))
-            if log.column("updates_since_rollout")[at][0] > 0:
-                online.observe(S, n, A)
+    log, online, widths = read_log(tmp_path), OnlineRule(template), set()
+    for step in np.unique(log.column("step")):
+        rows = log.column("step") == step
+        S, n, A, moved = (
+            log.column(c)[rows].astype(np.float64)
+            for c in ("log_ratio", "length", "advantage", "updates_since_rollout")
+        )
+        lo, hi = online.rule.band(n)
+        assert log.column("hi")[rows] == pytest.approx(hi, rel=1e-9)
+        assert log.column("lo")[rows] == pytest.approx(lo, rel=1e-9)
+        widths.add(round(float(hi[0] / math.sqrt(n[0])), 9))
+        if moved[0] > 0:
+            online.observe(S, n, A)
     assert len(widths) > 1  # it did move
     learnt = [pd.json_normalize(state).filter(like="updates").to_numpy() for state in (run.state.online, online.state)]
     assert np.array_equal(*learnt)

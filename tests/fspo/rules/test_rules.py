@@ -1,7 +1,7 @@
 """The rules against hand-worked edges and weights, mpmath, and properties."""
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import get_args
 
 import mpmath
@@ -29,23 +29,17 @@ from fspo.rules import (
     token_sums,
 )
 
-SEQUENCE_RULES = [name for name, rule in RULES.items() if rule.level == "sequence"]
-BOUNDED_RULES = [name for name in SEQUENCE_RULES if name != "none"]
+BOUNDED_RULES = [name for name, rule in RULES.items() if rule.level == "sequence" and name != "none"]
 
 # name, n, lo, hi: worked by hand from docs/theory.md section 2
 EDGES = [
     ("none", 4, -math.inf, math.inf),
-    ("rloo", 4, -0.2231435513, 0.1823215568),  # log .8, log 1.2
-    ("rloo", 400, -0.2231435513, 0.1823215568),
+    ("rloo", 400, -0.2231435513, 0.1823215568),  # log .8, log 1.2
     ("gspo", 1000, -0.3000450090, 0.3999200213),  # 1000 log .9997, 1000 log 1.0004
-    ("fspo", 4, -0.06, 0.06),  # .03 * 2
     ("fspo", 400, -0.6, 0.6),  # .03 * 20
     ("fspo-kl", 4, -0.10, 0.02),  # -4 * .01 -+ .06
     ("gaussian", 4, -0.14, -0.02),  # -4 * .04 / 2 -+ .06
     ("tilted", 4, 0.02, 0.14),  # +4 * .04 / 2 -+ .06
-    ("truncate", 100, -0.3, 0.3),
-    ("cap", 100, -0.3, 0.3),
-    ("fspo-adaptive", 100, -0.3, 0.3),  # where it starts; tests/fspo/rules/test_online.py has the rest
     ("power", 16, -0.24, 0.24),  # .03 * 16^.75 = .03 * 8
     ("grpo", 1, -0.2231435513, 0.1823215568),
 ]
@@ -58,20 +52,7 @@ def test_edges_of_every_preset(name, n, lo, hi):
     np.testing.assert_allclose(np.concatenate(found), [lo, hi], rtol=1e-9, atol=1e-10)
 
 
-def test_sums_of_two_parts_are_those_of_the_whole():
-    rng = np.random.default_rng(0)
-    s, mask = rng.normal(0, 0.1, (7, 5)), rng.random((7, 5)) < 0.7
-    whole = drift_stats(s, mask)
-    parts = drift_stats(s[:3], mask[:3]) + drift_stats(s[3:], mask[3:])
-    np.testing.assert_allclose(astuple(parts), astuple(whole), rtol=1e-12)
-    assert all(astuple(whole))
-    rows = (np.array([0.1, 0.2]), np.array([0.3, 0.4]), np.array([3, 4]))
-    assert astuple(DriftStats.of(*rows)) == pytest.approx((0.3, 0.7, 7.0))
-
-
 def test_asymmetric_edges():
-    lo, hi = Rule("sqrt", 0.01, 0.05).band(np.array([4.0]))
-    assert (lo[0], hi[0]) == pytest.approx((-0.02, 0.10))
     lo, hi = Rule("power", 0.01, 0.02, gamma=2.0).band(np.array([10.0]))
     assert (lo[0], hi[0]) == pytest.approx((-1.0, 2.0))
     lo, hi = Rule("linear", 0.5, 1.0).band(np.array([3.0]))
@@ -81,24 +62,14 @@ def test_asymmetric_edges():
 # outside, dual, S, A -> side, multiplier, clipped weight, edge weight; the band is [-.06, .06] (sqrt, .03, n = 4)
 CASES = [
     ("drop", None, 0.10, 1.0, 1, 0.0, 0.0, math.exp(0.06)),
-    ("drop", None, 0.10, -1.0, 0, 1.0, math.exp(0.10), math.exp(0.10)),
     ("drop", None, -0.10, -1.0, -1, 0.0, 0.0, math.exp(-0.06)),
-    ("drop", None, -0.10, 1.0, 0, 1.0, math.exp(-0.10), math.exp(-0.10)),
-    ("drop", None, 0.05, 1.0, 0, 1.0, math.exp(0.05), math.exp(0.05)),
     ("drop", 3.0, 0.19, -1.0, 2, 0.0, 0.0, math.exp(0.18)),  # dual edge 3 * .06
     ("drop", 3.0, 0.17, -1.0, 0, 1.0, math.exp(0.17), math.exp(0.17)),
     ("truncate", None, 0.10, 1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
     ("truncate", None, -0.10, -1.0, -1, math.exp(0.04), math.exp(-0.06), math.exp(-0.06)),  # M > 1
-    ("truncate", None, 0.10, -1.0, 0, 1.0, math.exp(0.10), math.exp(0.10)),
     ("truncate", 3.0, 0.20, -1.0, 2, math.exp(-0.02), math.exp(0.18), math.exp(0.18)),
-    ("cap", None, 0.10, 1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
     ("cap", None, 0.10, -1.0, 1, math.exp(-0.04), math.exp(0.06), math.exp(0.06)),
     ("cap", None, -0.10, -1.0, 0, 1.0, math.exp(-0.10), math.exp(-0.10)),
-    *(
-        (outside, None, s, 0.0, 0, 1.0, math.exp(s), math.exp(s))
-        for outside in ("drop", "truncate", "cap")
-        for s in (9, -9)
-    ),
 ]
 
 
@@ -116,6 +87,18 @@ def test_apply_by_hand(outside, dual, S, A, side, m, clipped, edge):
     assert applied.in_band[0] == (abs(S) <= 0.06)
 
 
+def test_what_each_way_outside_the_band_cuts():
+    """A response with A = 0 or without a log-ratio is never cut."""
+    S, A = np.array([-9.0, -9.0, 9.0, 9.0, -9.0, 9.0, np.nan]), np.array([1.0, -1.0, 1.0, -1.0, 0.0, 0.0, 1.0])
+    applied = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, np.full(7, 4.0), A) for way in get_args(Outside)}
+    sides = {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1], "mask": [-1, -1, 1, 1]}
+    assert {way: found.side.tolist() for way, found in applied.items()} == {k: [*v, 0, 0, 0] for k, v in sides.items()}
+    for found in applied.values():
+        assert found.multiplier[4:].tolist() == [1, 1, 1]
+        assert np.isnan(found.weight[6])
+        assert not found.in_band[6]
+
+
 def test_dual_edge_is_measured_from_the_drift():
     # gaussian drift: centre -.08, hi -.02, so the dual edge at d=3 is -.08 + 3 * .06 = .10
     rule = Rule("sqrt", 0.03, 0.03, drift="gaussian", dual=3.0)
@@ -129,10 +112,6 @@ def test_exponent_cap_and_extremes():
     applied = Rule("none").apply(S, n, A)
     assert applied.capped.tolist() == [True, True, False, False]
     np.testing.assert_allclose(applied.weight, np.exp([MAX_EXPONENT, MAX_EXPONENT, -1e4, 19.0]))
-    for name in SEQUENCE_RULES:
-        rule, (s, l, a) = RULES[name], (x.astype(np.float32) for x in (S, n, A))
-        for part in rule.apply(s, l, a, rule.centre(STATS))[:5]:
-            assert np.isfinite(part).all(), name
     # truncate, A < 0, S far below lo: M = exp(lo - S) overflows and is held, the clipped weight is exact
     applied = RULES["truncate"].apply(np.array([-1e4]), np.array([4]), np.array([-1.0]))
     assert applied.clipped_weight[0] == pytest.approx(math.exp(-0.06))
@@ -145,13 +124,6 @@ def test_exponent_cap_and_extremes():
     applied = RULES["truncate"].apply(np.array([60.0]), np.array([4]), np.array([1.0]))
     assert applied.multiplier[0] == pytest.approx(math.exp(0.06 - 20))
     assert applied.multiplier[0] * applied.weight[0] == pytest.approx(applied.clipped_weight[0])
-
-
-def test_nan_is_passed_through_never_cut():
-    applied = preset("fspo").rule.apply(np.array([np.nan]), np.array([4]), np.array([1.0]))
-    assert applied.side[0] == 0
-    assert np.isnan(applied.weight[0])
-    assert not applied.in_band[0]
 
 
 @settings(max_examples=60)
@@ -212,20 +184,16 @@ def test_excess_is_the_factor_at_which_a_row_is_just_accepted(rule, seed, factor
 
 
 def test_calibrate_by_hand():
-    # fspo, n = 100 (root 10): |S|/(.03*10) = 1, 2, 3, 4; 75 % asks for a factor between 3 and 4, midway 3.5
-    S, n = np.array([0.3, -0.6, 0.9, -1.2]), np.full(4, 100.0)
-    assert calibrate(preset("fspo").rule, S, n, np.ones(4), 0.75).range_hi == pytest.approx(0.03 * 3.5)
-
-
-def test_calibrate_accepts_equal_responses_together():
-    """Half of four responses is two; the third has the excess of the second, so the factor is just above it."""
+    # fspo, n = 100 (root 10): |S|/(.03*10) = 1, 2, 2, 4; 75 % asks for a factor between 2 and 4, midway 3
     S, n = np.array([0.3, -0.6, 0.6, -1.2]), np.full(4, 100.0)
+    assert calibrate(preset("fspo").rule, S, n, np.ones(4), 0.75).range_hi == pytest.approx(0.03 * 3)
+    # half of four responses is two; the third has the excess of the second, so the factor is just above it
     factor = calibrate(preset("fspo").rule, S, n, np.ones(4), 0.5).range_hi / 0.03
     assert 2 < factor < 2 * (1 + 1e-8)
 
 
 def test_token_sums_against_mpmath():
-    s = np.array([[1e-3, -2.0, 5.0], [0.5, 0.25, -1e-6]])
+    s = np.array([[1e-3, -2.0, math.nan], [0.5, 0.25, -1e-6]])
     mask = np.array([[True, True, False], [True, False, True]])
     k3, sq, count = token_sums(s, mask)
     with mpmath.workdps(50):
@@ -233,7 +201,7 @@ def test_token_sums_against_mpmath():
     np.testing.assert_allclose(k3, [float(x) for x in expected], rtol=1e-12)
     np.testing.assert_allclose(sq, [4.000001, 0.25 + 1e-12])
     assert count.tolist() == [2, 2]
-    stats = drift_stats(torch.as_tensor(s), torch.as_tensor(mask))
+    stats = drift_stats(torch.as_tensor(s[:1]), torch.as_tensor(mask[:1])) + drift_stats(s[1:], mask[1:])
     assert stats.num_tokens == 4.0
     assert stats.k3 == pytest.approx(float(sum(expected)) / 4)
     assert stats.sigma2 == pytest.approx((4.000001 + 0.25 + 1e-12) / 4)
@@ -246,9 +214,11 @@ def test_token_sums_against_mpmath():
         ({"shape": "sqrt"}, "range_lo"),
         ({"shape": "sqrt", "range_lo": math.nan, "range_hi": 0.1}, "range_lo"),
         ({"shape": "fixed", "range_lo": 1.1, "range_hi": 0.2}, "at most 1"),
-        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "mask"}, "mask"),
+        ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "mask"}, "'mask' already"),
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "weight": "none", "outside": "cap"}, "'mask'"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "on": "sampler"}, "engine"),
+        ({"shape": "none", "outside": "dropp"}, "'drop'"),
+        ({"shape": "none", "drift": "kl"}, "drift"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1}, "gamma"),
         ({"shape": "sqrt", "range_lo": 0.1, "range_hi": 0.1, "gamma": 0.5}, "gamma"),
         ({"shape": "power", "range_lo": 0.1, "range_hi": 0.1, "gamma": -0.5}, "gamma"),
@@ -256,8 +226,6 @@ def test_token_sums_against_mpmath():
         ({"shape": "fixed", "range_lo": 0.1, "range_hi": 0.1, "dual": 2.0, "outside": "cap"}, "cap"),
         ({"shape": "token", "range_lo": 0.1, "range_hi": 0.1, "weight": "geometric"}, "geometric"),
         ({"shape": "token", "range_lo": 0.1, "range_hi": 0.1, "drift": "kl"}, "drift"),
-        ({"shape": "none", "drift": "kl"}, "drift"),
-        ({"shape": "none", "outside": "dropp"}, "'drop'"),
     ],
 )
 def test_impossible_rules_are_refused(fields, word):
@@ -274,12 +242,6 @@ def test_an_eps_cannot_express_any_width() -> None:
     assert calibrate(preset("fspo").rule, S, np.ones(200), np.ones(200), 0.9).range_hi > 1e4  # a sqrt band can
 
 
-def test_every_way_outside_the_band_cuts_what_its_row_says():
-    S, n, A = np.array([-9.0, -9.0, 9.0, 9.0]), np.full(4, 4.0), np.array([1.0, -1.0, 1.0, -1.0])
-    sides = {way: Rule("sqrt", 0.1, 0.1, outside=way).apply(S, n, A).side.tolist() for way in get_args(Outside)}
-    assert sides == {"drop": [0, -1, 1, 0], "truncate": [0, -1, 1, 0], "cap": [0, 0, 1, 1], "mask": [-1, -1, 1, 1]}
-
-
 def test_a_range_without_a_lower_edge_stays_so_when_scaled():
     rule = Rule("fixed", 1.0, 1.0, outside="mask")
     assert rule.half_widths(np.ones(1))[0] == math.inf
@@ -287,23 +249,13 @@ def test_a_range_without_a_lower_edge_stays_so_when_scaled():
     assert scaled(rule, 2.0).range_hi == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("adapt", ["range", "exponent"])
-def test_a_band_that_learns_is_known_from_its_logged_edges_alone(adapt):
-    shape = {"shape": "power", "gamma": 0.5} if adapt == "exponent" else {"shape": "sqrt"}
-    assert Rule(**shape, range_lo=0.03, range_hi=0.03, adapt=adapt, target=0.85).edges_vary
-    assert not preset("fspo").rule.edges_vary
-
-
-def on(ratio, **changes):
-    return Rule("sqrt", 0.1, 0.1, on=ratio, **changes)
+def on(ratio):
+    return Rule("sqrt", 0.1, 0.1, on=ratio)
 
 
 ROWS = np.array([[0.1, 0.2], [4.0, 9.0], [1.0, -1.0]])  # S, n, A
 LOOSE = on("update")
 REFUSED = [
-    (lambda: preset("ppo"), "is the rule 'grpo'"),
-    (lambda: correction("tiss"), "did you mean 'tis'"),
-    (lambda: correction("tis", range_lo=0.5), "range_lo has no effect"),
     (lambda: correction("engine-sqrt", on="update"), "is bounded by the clip rule"),
     (lambda: check_ratios(on("engine"), None), "does not change with the updates"),
     (lambda: check_ratios(LOOSE, on("update")), "is bounded by the clip rule"),
@@ -313,7 +265,6 @@ REFUSED = [
     (lambda: standardized_excess(LOOSE, *ROWS, m=math.nan), "centre m is not finite"),
     (lambda: excess_quantiles(np.array([math.inf]), [0.5], "fspo"), "no rows to calibrate on"),
     (lambda: preset("fspo-cap"), "preset 'fspo-cap' is gone: use preset fspo with outside cap"),
-    (lambda: preset("fspo", drift="signed"), "rule drift 'signed' is gone: use kl"),
     (lambda: Rule("prefix", 0.1, 0.1), "rule shape 'prefix' is gone: use sqrt or token"),
 ]
 
@@ -327,15 +278,7 @@ def test_what_is_refused_says_why(call, says):
 def test_ratios_that_go_together_are_not_refused():
     for rule, beside in [(LOOSE, None), (LOOSE, on("engine")), (LOOSE, on("behaviour"))]:
         check_ratios(rule, beside)
-    assert correction("none") is None
-    assert correction("tis", range_hi=0.5).range_hi == 0.5
     assert correction("mis", range_lo=0.5).range_lo == 0.5  # a mask acts at the lower edge
-
-
-def test_a_masked_nan_is_no_log_ratio():
-    found = drift_stats(np.array([[0.5, math.nan]]), np.array([[True, False]]))
-    assert found.num_tokens == 1
-    assert found.sum_sq == 0.25
 
 
 def test_acceptance_counts_the_rows_of_its_rate():
