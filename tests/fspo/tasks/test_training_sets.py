@@ -1,6 +1,5 @@
 """Known training sets and benchmarks: real small files in the layouts of the originals."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,9 @@ from fspo.tasks.known_sets import BENCHMARKS, BOXED, TRAINING_SETS, known_option
 
 
 def dapo(number: int, answer: str = "34") -> dict[str, Any]:
-    return {
-        "data_source": "math_dapo",
-        "prompt": [
-            {"content": f"Solve problem {number}.\n\nRemember to put your answer on its own line.", "role": "user"}
-        ],
-        "ability": "MATH",
-        "reward_model": {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"},
-        "extra_info": {"index": f"9a9b6eb4-{number}"},
-    }
+    said = f"Solve problem {number}.\n\nRemember to put your answer on its own line."
+    truth = {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"}
+    return {"prompt": [{"content": said, "role": "user"}], "reward_model": truth, "ability": "MATH"}
 
 
 DEEPSCALER = {"problem": "What is $\\frac{1}{4}+\\frac{1}{4}$?", "answer": "\\frac{1}{2}", "solution": "Add them."}
@@ -32,10 +25,7 @@ CAPITALS = {"ID": "2024-II-4", "Problem": "Let x, y, z be positive.", "Solution"
 
 
 def write(path: Path, rows: list[Any]) -> str:
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    pq.write_table(pa.Table.from_pylist(rows), path)
     return str(path)
 
 
@@ -60,7 +50,7 @@ def test_columns_are_found_by_themselves(tmp_path: Path, row: dict[str, Any], an
 
 def test_named_columns_win(tmp_path: Path) -> None:
     row = {"prompt": "p", "answer": "a", "problem": "q", "result": {"value": "r"}, "a.b": 1}
-    path = write(tmp_path / "rows.jsonl", [row])
+    path = write(tmp_path / "rows.parquet", [row])
 
     def found(**columns: str) -> tuple[object, str]:
         example = make_task("dataset", {"path": path, "eval_share": 0.0, **columns}).example("train", 0)
@@ -70,13 +60,13 @@ def test_named_columns_win(tmp_path: Path) -> None:
     assert found(prompt_column="problem") == ("q", "a")
     assert found(answer_column="result.value") == ("p", "r")
     assert found(answer_column="a.b") == ("p", "1")
-    for column in ("result.none", "prompt.x", "none"):
+    for column in ("result.none", "prompt.x"):
         with pytest.raises(UserError, match=f"column '{column}' is missing"):
             found(answer_column=column)
 
 
 def test_gsm8k_by_name(tmp_path: Path) -> None:
-    task = make_task("gsm8k", {"path": write(tmp_path / "gsm.jsonl", [GSM8K]), "eval_share": 0.0})
+    task = make_task("gsm8k", {"path": write(tmp_path / "gsm.parquet", [GSM8K]), "eval_share": 0.0})
     example = task.example("train", 0)
     assert (example.prompt, example.answer) == (GSM8K["question"] + BOXED, "1,072")
 
@@ -89,10 +79,8 @@ def test_dapo_by_name_drops_its_repeats_and_judges_by_math(tmp_path: Path, caplo
         assert task.name == "dapo-math-17k"
         assert (task.size("train"), task.size("eval")) == (8, 2)
         assert "21 of 31 rows repeat a prompt and are left out (1 of them with another answer" in caplog.text
-        example = task.example("train", 0)
-        rewards = task.score([example] * 3, ["Answer: $34$", "Answer: 034", "Answer: 35"], [True] * 3)
-        assert rewards.values.tolist() == [1, 1, 0]
-        assert rewards.status == ["ok"] * 3
+        rewards = task.score([task.example("train", 0)] * 2, ["Answer: 034", "Answer: 35"], [True] * 2)
+        assert (rewards.values.tolist(), rewards.status) == ([1, 0], ["ok"] * 2)
     finally:
         task.close()
 
@@ -110,6 +98,5 @@ def test_options_over_a_known_set() -> None:
     merged = known_options(known, {"judge": {"workers": 7}, "suffix": ""})
     assert merged["judge"] == {"verifier": "math", "workers": 7}
     assert (merged["suffix"], merged["subset"], merged["eval_split"]) == ("", "main", "test")
-    on_disk = known_options(known, {"path": "x.jsonl"})
-    assert not {"subset", "eval_split"} & set(on_disk)
-    assert known_options(known, {"path": "x", "split": "mine"})["split"] == "mine"
+    on_disk = known_options(known, {"path": "x.jsonl", "split": "mine"})
+    assert ("subset" in on_disk, "eval_split" in on_disk, on_disk["split"]) == (False, False, "mine")

