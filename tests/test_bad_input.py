@@ -51,6 +51,7 @@ train --no-such 3 -> unrecognized arguments: --no-such 3 (fspo train --help
 train --output --resume true -> expected one argument
 train --output "" -> output is ''
 train --seed {huge} -> seed is 1180591620717411303424: use 4294967295 or less
+train --seed -1 -> seed is -1: use 0 or more
 train --seed 1.5 -> option seed: Expected a <class 'int'>. Got value: 1.5
 train --rollouts 0 -> rollouts is 0: use 1 or more
 train --rule fspo -> write --rule.OPTION VALUE, as in --rule.preset fspo
@@ -67,11 +68,13 @@ train --sampling.precision bfloat16 --model.dtype bfloat16 -> set sampling.preci
 train --rule.preset fspo_kl -> did you mean 'fspo-kl'
 train --rule.preset rloo --batch.responses 1 -> set batch.responses to 2
 train --rule.outside trunkate -> Expected a typing.Literal['drop', 'truncate'
+train --rule.range_hi .nan -> rule.range_hi is nan
 train --rule.constant_length 7 -> constant_length belongs to
 train --correction.preset tiss -> did you mean 'tis'
 train --correction.range_lo 0.1 -> set correction.preset
 train --correction.preset mis --correction.range_lo 2 -> at most 1 (no lower edge)
 train --correction.preset tis --correction.range_lo .5 -> set outside='mask'
+train --log.length_edges [1,5,5] -> log.length_edges
 train --log.length_edges [] -> length_edges
 train --log.score_minibatches [-5] -> names update -5
 train --log.score_minibatches [8] -> names update 8, but a rollout has the updates 0 to 7
@@ -86,6 +89,7 @@ train --output file -> --output file is a file: name a folder
 train --output full -> full holds files and no run.json, so it is no run folder: name a new or an empty --output
 train --output begun -> begun holds a run already (config.yaml): add --resume true
 plan --machine.gpus 0 -> machine.gpus is 0: use 1 or more
+plan --machine.memory 1e400 -> machine.memory is inf: use 1000000 or less
 plan --model.name_or_path /nowhere/model -> no shape of '/nowhere/model': give a folder with config.json
 evaluate m --temperature .nan -> temperature is nan
 evaluate m --output "" -> is empty
@@ -137,6 +141,7 @@ import empty --output again -> holds no log
 import table.csv --aggregation sum -> choose from response, token
 import table.csv --range-lo 0.1 -> belong to a rule
 import table.csv --updates-per-rollout 0 -> at least 1 update
+import table.csv --print_shtb a -> unrecognized arguments: --print_shtb a (
 import double.csv -> names the column 'length' twice
 import table.csv --output full -> full
 import table.csv --colums a=b -> did you mean --columns?
@@ -172,6 +177,7 @@ import table.csv --output table.csv/run -> Not a directory
 analysis none none-link -> the same run folder is named twice
 figures no-summary -> summary.json cannot be read: move it away, then run `fspo analyse no-summary` again
 report no-table -> acceptance.parquet cannot be read: run `fspo analyse no-table` again
+report {long} -> File name too long
 train --output {long} -> File name too long
 figures none -> none
 figures missing -> does not exist: give a run folder

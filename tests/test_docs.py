@@ -20,19 +20,17 @@ ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")))
 WRITTEN_BY_A_RUN = ("out/", "runs/", "figures/", "checks/", "RUN/")
 """Folders that a command makes: named in the documents, not kept in the repository."""
+TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
+SUBCOMMANDS = ("calibrate", "doctor", "import", "sweep")
 
 
 def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def links(text: str) -> list[str]:
-    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name):
-    for link in links(page(name)):
+    for link in re.findall(r"\]\(([^)\s:]+)\)", page(name)):  # without addresses of the web
         path, _, anchor = link.partition("#")
         target = (ROOT / name).parent / path if path else ROOT / name
         assert target.is_file(), link  # a page of the site cannot show a folder
@@ -48,12 +46,6 @@ def test_files_named_exist(name):
     for word in re.findall(r"`([\w.\-/]+/[\w.\-/]*)`", page(name)):
         if not word.startswith(WRITTEN_BY_A_RUN) and word.split("/")[0] in TOP:
             assert (ROOT / word).exists(), word
-
-
-TOP = {path.name for path in ROOT.iterdir() if not path.name.startswith(".") and path.name != "out"}
-
-
-SUBCOMMANDS = ("calibrate", "doctor", "import", "sweep")
 
 
 def test_names_stand_in_the_files_that_contributing_says():
@@ -137,15 +129,14 @@ def test_numbers_with_intervals_are_those_of_the_results():
 
 
 def test_what_the_tables_and_sentences_say_is_so():
-    for rule, *said in cells(page("README.md"), "rule | chain-add | chain-add-64 | products"):
+    tasks = ("chain-add", "chain-add-64", "products")
+    for rule, *said in cells(page("README.md"), f"rule | {' | '.join(tasks)}"):
         factor = {"estimand": "factor a doubling", "rule": rule, "clip_rate": "0.05"}
-        assert said == [
-            of_seeds("estimates", **factor, task=task) for task in ("chain-add", "chain-add-64", "products")
-        ]
+        assert said == [of_seeds("estimates", **factor, task=task) for task in tasks]
     told = "all three clip 9 to 12 % of A < 0, less than 1 % of A > 0"
     assert told in page("README.md")
     for rule in ("rloo", "gspo", "fspo"):
-        for task in ("chain-add", "chain-add-64", "products"):
+        for task in tasks:
             of_sign = {"quantity": "clip rate", "rule": rule, "setting": "5%", "task": task}
             assert 9 <= float(of_seeds("numbers", 100, 1, responses="A < 0", **of_sign).split()[0]) <= 12
             assert float(of_seeds("numbers", 100, 1, responses="A > 0", **of_sign).split()[0]) < 1

@@ -1,16 +1,15 @@
 """What pyproject.toml asks for: a core without torch, which other trainers' published requirements allow."""
 
 import re
-import subprocess
 import tomllib
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[1]
+from tests.test_budget import ROOT, tracked
+
 READ = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOLS = READ["project"], READ["tool"]
 CORE = {r.name: r for r in map(Requirement, PROJECT["dependencies"])}
@@ -23,14 +22,8 @@ PUBLISHED = {
     "ms-swift 4.6.0": ["matplotlib", "numpy", "pandas", "pyyaml>=5.4", "scipy", "tqdm"],
     "areal 1.0.4": ["matplotlib", "pandas", "psutil", "pyyaml", "seaborn", "tqdm"],
 }
-"""Of the published requirements (Requires-Dist, without extras) those that the core has too.
-
-pip cannot resolve all of OpenRLHF at once: it reads the requirements of flash-attn, deepspeed and
-transformers-stream-generator, which have no wheel, by building them, and flash-attn is built with torch installed.
-The other 26 requirements of OpenRLHF 0.11.2 and the core were resolved together by
-`pip install --dry-run --only-binary :all:`. Of the three, flash-attn asks for torch and einops, and
-transformers-stream-generator names nothing.
-"""
+"""Of the published requirements (Requires-Dist, without extras) those that the core has too. The other 26 of OpenRLHF
+0.11.2, of which some have no wheel, were resolved with the core by `pip install --dry-run --only-binary :all:`."""
 
 
 @pytest.mark.parametrize("trainer", PUBLISHED)
@@ -39,25 +32,15 @@ def test_the_core_fits_beside_other_trainers(trainer: str) -> None:
         theirs = Requirement(line)
         ours = CORE[theirs.name]
         known = [version(theirs.name), *re.findall(r"[\d.]+", f"{ours.specifier},{theirs.specifier}")]
-        assert any(v in ours.specifier and v in theirs.specifier for v in map(Version, known)), (
-            trainer,
-            line,
-            str(ours),
-        )
+        assert any(v in ours.specifier and v in theirs.specifier for v in map(Version, known)), (line, str(ours))
 
 
 def test_the_package_brings_the_files_that_its_code_reads() -> None:
     packages = TOOLS["setuptools"]["package-data"]
-    brought = {
-        path
-        for name, patterns in packages.items()
-        for p in patterns
-        for path in (ROOT / name.replace(".", "/")).glob(p)
-    }
-    code = subprocess.run(
-        ["git", "ls-files", *{name.split(".")[0] for name in packages}], cwd=ROOT, capture_output=True
-    )
-    assert {ROOT / name for name in code.stdout.decode().split() if not name.endswith(".py")} == brought
+    patterns = [(ROOT / name.replace(".", "/"), pattern) for name, of in packages.items() for pattern in of]
+    brought = {path for folder, pattern in patterns for path in folder.glob(pattern)}
+    code = [name for package in {name.split(".")[0] for name in packages} for name in tracked(f"{package}/*")]
+    assert {ROOT / name for name in code if not name.endswith(".py")} == brought
 
 
 def test_torch_and_what_needs_it_are_no_part_of_the_core() -> None:

@@ -62,10 +62,8 @@ def test_all_stages_run_and_a_second_start_finds_them_done(tmp_path: Path) -> No
     table[table.seed == 2].to_csv(given, index=False)
     other = repro("--preset", "smoke", "--output", "other", "--estimates", str(given), cwd=tmp_path)
     assert other.returncode == 0, other.stderr[-2000:]
-    assert {path.name for path in (tmp_path / "other/smoke/runs").iterdir()} == {
-        "none-unclipped-seed1",
-        "fspo-equal-seed1",
-    }
+    shown = {path.name for path in (tmp_path / "other/smoke/runs").iterdir()}
+    assert shown == {"none-unclipped-seed1", "fspo-equal-seed1"}
     assert (tmp_path / "other/smoke/claims.csv").read_text() == (out / "claims.csv").read_text()
 
 
@@ -73,11 +71,8 @@ def check_outputs(out: Path, start: subprocess.CompletedProcess[str]) -> None:
     """What every start prints and leaves."""
     assert start.returncode == 0, start.stderr[-2000:]
     claims, parts, estimates = (pd.read_csv(out / f"{name}.csv") for name in ("claims", "parts", "estimates"))
-    assert [tuple(t.columns) for t in (claims, parts, estimates)] == [
-        JudgedClaim._fields,
-        JudgedHypothesis._fields,
-        Estimate._fields,
-    ]
+    columns = [tuple(table.columns) for table in (claims, parts, estimates)]
+    assert columns == [JudgedClaim._fields, JudgedHypothesis._fields, Estimate._fields]
     assert set(estimates.seed) == {1, 2}
     assert set(parts[parts.claim.astype(str) != "6"].seeds) == {2}
     assert set(parts[parts.claim.astype(str) == "6"].seeds) == {0}  # its runs are planned, those of rivals are not

@@ -22,11 +22,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_a_line_of_the_site_may_begin_with_a_formula():
-    sources = [
-        text
-        for text in (DOCS / "theory.md").read_text(encoding="utf-8").split("\n\n")
-        if re.search(r"^\$`", text, re.M)
-    ]
+    paragraphs = (DOCS / "theory.md").read_text(encoding="utf-8").split("\n\n")
+    sources = [text for text in paragraphs if re.search(r"^\$`", text, re.M)]
     assert sources
     assert markdown(formulas("\n\n".join(sources))).count("<p>") == len(sources)
 
@@ -39,11 +36,8 @@ def test_pages_made_from_code_hold_each_name():
         assert len(set(shown)) == len(shown)
         assert all(f"| `{column.name}` | " in made["tables.md"] and column.unit for column in columns(row))
     log, metrics = made["log_format.md"].split("## Metrics")
-    for text, names in (
-        (log, LOG_COLUMNS),
-        (metrics, METRICS),
-        (made["import.md"].split("## Scalars")[0], known.COLUMNS),
-    ):
+    imported = made["import.md"].split("## Scalars")[0]
+    for text, names in ((log, LOG_COLUMNS), (metrics, METRICS), (imported, known.COLUMNS)):
         assert [name for name in names if text.count(f"\n| `{name}` |") != 1] == []
     for name, command in COMMANDS.items():
         (part,) = re.findall(rf"^### fspo {name}\n.*?(?=^### |\Z)", made["commands.md"], re.M | re.S)

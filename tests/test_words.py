@@ -1,7 +1,6 @@
 """One word for one thing: the words of docs/glossary.md, and not those that they replaced.
 
-``python -m tests.test_words`` lists what is left, with its file and line. Columns of logs, values of options and names
-in code stand between backticks and are left out: old logs stay readable.
+Columns of logs, values of options and names in code stand between backticks and are left out: old logs stay readable.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-
-import pytest
 
 from tests.test_budget import ROOT, tracked
 
@@ -95,14 +92,3 @@ FILES = [
 def test_no_old_word_is_left() -> None:
     lines = [f"{name}:{line}: {old}: say {new}" for name in FILES for line, old, new in left(name)]
     assert not lines, "\n".join(lines)
-
-
-@pytest.mark.parametrize("line", ["which rows it cuts", "one law", "a window of rollouts", "the finding's cure"])
-def test_old_words_are_seen(line: str) -> None:
-    assert ANY.search(line)
-
-
-if __name__ == "__main__":
-    for name in FILES:
-        for line, old, new in left(name):
-            print(f"{name}:{line}: {old}: say {new}")

@@ -1,8 +1,6 @@
-"""This script runs examples/own_table.ipynb and stores the outputs in it, for readers on the web.
+"""Run examples/own_table.ipynb and store its outputs in it, for readers on the web.
 
     python -m tests.examples.notebook
-
-A test runs the notebook again and compares the texts that its cells show with the stored ones.
 """
 
 from __future__ import annotations

@@ -28,10 +28,8 @@ def test_an_example_runs_and_analysis_reads_its_log(tmp_path, capsys, script, si
     runpy.run_path(str(EXAMPLES / script))["main"](str(tmp_path), size)
     assert len(read_log(tmp_path)) == rows
     assert analysis([str(tmp_path)]) == 0
-    assert (
-        f"{after_first} of {rows} rows (after an update), rule fspo, columns of the log agree"
-        in capsys.readouterr().out
-    )
+    says = f"{after_first} of {rows} rows (after an update), rule fspo, columns of the log agree"
+    assert says in capsys.readouterr().out
     for table in ("acceptance", "lre", "cosine"):
         assert len(pd.read_csv(tmp_path / "analysis" / f"{table}.csv")) > 0, table
 

@@ -130,6 +130,7 @@ def test_tokenizer_is_character_level():
     assert padded["attention_mask"][1] == [0, 1]
 
 
-def test_impossible_options():
+@pytest.mark.parametrize("options", [{"max_steps": 100}, {"slip": 1.5}])
+def test_impossible_options(options):
     with pytest.raises(UserError, match="use"):
-        ChainAddConfig(max_steps=100)
+        ChainAddConfig(**options)

@@ -68,6 +68,7 @@ def workers_alive():
     ("response", "answer", "reward"),
     [
         (" New \n York\n", "New York", 1),
+        ("paris", "Paris", 0),
         ("\uff14\uff12", "42", 1),  # full-width digits
         ("the answer is Paris", "Paris", 0),
     ],

@@ -21,6 +21,7 @@ from fspo.theory.lemma import length_constants
         (1.0, 2.0, (0.1, 0.2), (0.7, 1.6)),
         (0.3, 0.4, (1.0, 2.0), (0.4, 3.0)),  # the mean is outside the band: the best spread lies inside
         (0.3, 0.4, (-2.0, -1.0), (0.4, 0.5)),
+        (0.3, 0.4, (1.0, 2.0), (1.5, 3.0)),
     ],
 )
 def test_the_worst_case_against_a_grid(u_lo, u_hi, drift, scale):
