@@ -1,6 +1,6 @@
 """Run examples/own_table.ipynb and store its outputs in it, for readers on the web.
 
-    python -m tests.examples.notebook
+The command is python -m tests.examples.notebook.
 """
 
 from __future__ import annotations

@@ -157,6 +157,7 @@ def test_centre_is_taken_off_before_the_range_is_learnt():
 @pytest.mark.parametrize(
     "changes",
     [
+        {"adapt": "range"},
         {"target": 0.5},
         {"adapt": "range", "target": 1.0},
         {"adapt": "exponent", "target": 0.5},
