@@ -111,6 +111,7 @@ analysis none --edges [9,5,1] -> edges
 analysis none --rules [fspoo] -> did you mean 'fspo'
 analysis none --rules [fspo,fspo] -> rules
 analysis none --targets [2] -> targets
+analysis none --targets [.nan] -> targets
 analysis none --by entropi -> did you mean 'entropy'
 analysis none --by user.colour -> the log has no column 'user.colour'
 analysis none --by difficulty -> --by difficulty is gone, because bins are of a column of the log: log the number
@@ -173,6 +174,7 @@ import nul.csv -> must hold numbers, not
 import header.csv -> neither a response nor a scalar
 import deep.jsonl -> maximum recursion depth exceeded
 import torn.jsonl.gz -> cannot be read
+import table.csv --output table.csv -> is there already
 import table.csv --output table.csv/run -> Not a directory
 analysis none none-link -> the same run folder is named twice
 figures no-summary -> summary.json cannot be read: move it away, then run `fspo analyse no-summary` again
