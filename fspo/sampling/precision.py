@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from fspo.base.errors import UserError
 from fspo.config import Precision
 
 INT8 = 127
@@ -21,14 +22,16 @@ def lowered(model: PreTrainedModel, precision: Precision) -> PreTrainedModel:
     which is the row's largest absolute value / 127. Weights and activations are multiplied in the model's type, as by
     kernels for int8 weights. Activations are not rounded: torch's dynamic quantisation takes one scale for a whole
     batch, so the distribution of a response would depend on the responses beside it. Parameters that keep their values
-    are shared with the model."""
+    are shared with the model. Raises UserError for ``"int8"`` if no layer is a `torch.nn.Linear`, as in GPT-2."""
     if precision == "same":
         return model
     if precision == "bfloat16":
         values = {p: p.detach().bfloat16() for p in model.parameters()}
     else:
         head = model.get_output_embeddings()
-        linear = (m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not head)
+        linear = [m.weight for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        if not linear:
+            raise UserError("this model has no linear layers to round to int8: use sampling.precision bfloat16 or same")
         values = {p: p for p in model.parameters()} | {p: _int8(p.detach()) for p in linear}
     # Tell deepcopy which tensor is the copy of each parameter, so that it makes no copies in the model's own precision.
     memo = {id(p): p if value is p else nn.Parameter(value, requires_grad=False) for p, value in values.items()}

@@ -10,6 +10,7 @@ import pytest
 import tiny_run
 import torch
 from scipy import stats
+from score_models import MODELS as SCORED
 from score_models import TINY
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -106,6 +107,8 @@ def test_int8_rounds_rows_of_the_linear_layers_alone() -> None:
     assert copy.lm_head.weight is model.lm_head.weight
     assert copy.model.embed_tokens.weight is model.model.embed_tokens.weight
     assert copy.model.norm.weight is model.model.norm.weight
+    with pytest.raises(UserError, match="no linear layers to round to int8"):  # GPT-2 has layers of another class
+        lowered(SCORED["gpt2"](TINY), "int8")
 
 
 def test_bfloat16_is_the_model_loaded_in_bfloat16(tmp_path: Path) -> None:
