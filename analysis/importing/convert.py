@@ -6,23 +6,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from analysis.importing.names import COLUMNS, COPIED, ROLLOUT_VERSIONS, canonical, is_log_probability, role_of
+from analysis.importing.names import COLUMNS, CUT, ROLLOUT_VERSIONS, TOKENS, canonical, is_log_probability, role_of
 from analysis.importing.report import Report
-from analysis.importing.values import TOKENS, Chunk, ChunkColumns, Floats, Ints, Mask
+from analysis.importing.values import Chunk, ChunkColumns, Floats, Ints, Mask, padding
 from analysis.importing.watch import Watch, at, stands_before
 from analysis.log.ratio import LARGEST
 from fspo.advantages import advantages
 from fspo.base.errors import UserError, unknown_name
 from fspo.base.keyed_noise import hashed
-from fspo.gradlog.schema import LOG_COLUMNS as LOGGED
-from fspo.gradlog.schema import RATIO_COLUMNS, REQUIRED, USER_PREFIX
-from fspo.rules import Estimator, Rule, preset, token_k3
+from fspo.base.number_checks import checked_count
+from fspo.gradlog.schema import LOG_COLUMNS, RATIO_COLUMNS, REQUIRED, USER_PREFIX
+from fspo.rules import Aggregation, Estimator, Preset, preset, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
 # verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
@@ -48,15 +48,22 @@ class ImportOptions:
     updates_per_rollout: int = 1
     group_size: int | None = None
 
-    def trained_rule(self) -> Rule | None:
-        """The rule that trained; None if the options name none. Raise UserError if they give a range and no rule."""
+    def __post_init__(self) -> None:
+        checked_count("--updates-per-rollout", self.updates_per_rollout, 1, 2**31, "a rollout has at least 1 update")
+        if self.group_size is not None:
+            checked_count("--group-size", self.group_size, 1, 2**31, "a prompt has at least 1 response")
+        if self.aggregation is not None and self.aggregation not in get_args(Aggregation):
+            raise unknown_name("--aggregation", self.aggregation, get_args(Aggregation))
+
+    def trained(self) -> Preset | None:
+        """The preset that trained; None if the options name none. Raise UserError if they give a range and no rule."""
         changes = {k: v for k, v in (("range_lo", self.range_lo), ("range_hi", self.range_hi)) if v is not None}
         if self.rule is None and changes:
             raise UserError("--range-lo and --range-hi belong to a rule: name it with --rule")
-        return preset(self.rule, **changes).rule if self.rule is not None else None
+        return preset(self.rule, **changes) if self.rule is not None else None
 
 
-def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+def choose_columns(names: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """Return, by this project's name of a column (a key of `COLUMNS`), its name in the imported table (``names``).
 
     It is the name in ``given``, else the first name that `COLUMNS` lists for it and the table has, else, for
@@ -65,8 +72,10 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
 
     Raise UserError if a key of ``given`` is not in `COLUMNS`, or the table lacks the column that ``given`` names."""
     present = {canonical(n.rpartition(".")[2]): n for n in reversed(names)} | {canonical(n): n for n in reversed(names)}
+    plain = present.get("logp", "").rpartition(".")[2].lower()
+    samplers = {*map(canonical, COLUMNS["sampler"])}
     chosen: dict[str, str] = {}
-    for ours, theirs in (given or {}).items():
+    for ours, theirs in given.items():
         if ours not in COLUMNS:
             raise unknown_name("column", ours, tuple(COLUMNS))
         if canonical(theirs) not in present:
@@ -77,11 +86,7 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
     if {"logp_prox", "weight_versions"} & present.keys():  # AReaL's logprobs are the engine's, slime's the old policy's
         role = "sampler" if "logp_prox" in present else "old"
         known |= {role: (*COLUMNS[role], "logprobs"), "new": ("new_logprobs",)}
-    elif (
-        "logp_old" in present
-        and not {*map(canonical, COLUMNS["sampler"])} & present.keys()
-        and present.get("logp", "").rpartition(".")[2].lower() in ("logprobs", "token_logprobs")
-    ):
+    elif "logp_old" in present and plain in ("logprobs", "token_logprobs") and not samplers & present.keys():
         known |= {"new": ("new_logprobs",)}  # inference engines write this name too, so ask
     if canonical("old_action_log_probs") in present:  # OpenRLHF's action_log_probs are then those after
         known |= {"new": (*known["new"], "action_log_probs")}
@@ -100,9 +105,8 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str] | None = None)
 class Converter:
     """Converter of another trainer's table, read in chunks of rows, to rows of the gradient log.
 
-    ``first_step`` is the number of the run's first update, ``rows`` counts the rows so far, and ``seen`` names the
-    table's columns that are none of ours. Prompts and responses without an id get a number. What is used, made and
-    noticed goes into ``report``."""
+    ``first_step`` is the number of the run's first update, and ``rows`` counts the rows so far. Prompts and responses
+    without an id get a number. What is used, made and noticed goes into ``report``."""
 
     options: ImportOptions
     first_step: int
@@ -112,15 +116,6 @@ class Converter:
     seen: dict[str, None] = field(default_factory=dict)  # the table's columns that are none of ours
     watch: Watch = field(default_factory=Watch)
 
-    def __post_init__(self) -> None:
-        each, group = self.options.updates_per_rollout, self.options.group_size
-        if each < 1:
-            raise UserError(f"--updates-per-rollout {each}: a rollout has at least 1 update")
-        if group is not None and group < 1:
-            raise UserError(f"--group-size {group}: a prompt has at least 1 response")
-        # how advantages are made of a group's rewards, if the table has rewards and groups but no advantages
-        self.estimator: Estimator = preset(self.options.rule).advantage if self.options.rule else "grpo"
-
     def convert(self, chunk: Chunk, path: Path) -> pd.DataFrame:
         """Return a chunk (N rows) of the table in the file ``path`` as N rows of the gradient log."""
         report, each = self.report, self.options.updates_per_rollout
@@ -128,51 +123,49 @@ class Converter:
         given = {k: v for k, v in self.options.columns.items() if not self.rows or canonical(v) in present}
         told = [n for n, found in chunk.items() if n in given.values() or not pa.types.is_null(found.array.type)]
         chosen = choose_columns(told, given)
-        got = {ours: chunk[name] for ours, name in chosen.items()}
-        if "behaviour_version" in got and got["behaviour_version"].kind == "list":
-            got.setdefault("behaviour_version_last", got["behaviour_version"])
+        columns = ChunkColumns(chunk, chosen, path, self.rows)
+        if columns.is_list("behaviour_version"):
             chosen.setdefault("behaviour_version_last", chosen["behaviour_version"])
         report.columns |= chosen
-        columns = ChunkColumns(got, chosen, path, chunk, self.rows)
-        n = len(next(iter(chunk.values())))
+        n = len(next(iter(chunk.values())).array)
 
         def column(name: str, default: float = np.nan) -> Floats:
-            return columns.numbers(name) if name in got else np.full(n, default)
+            return columns.numbers(name) if name in chosen else np.full(n, default)
 
-        step = np.floor(np.nan_to_num(column("step", 0.0)))
-        if not {"step", "rollout"} & got.keys() and (named := _STEP_IN_NAME.findall(path.name.lower())):
+        step = np.floor(np.nan_to_num(column("step")))
+        if not {"step", "rollout"} & chosen.keys() and (named := _STEP_IN_NAME.findall(path.name.lower())):
             step += int(max(named[-1]))
             report.derived["step"] = "the names of the files"
         since = np.maximum(step - self.first_step, 0)
-        updates = column("updates_since_rollout") if "updates_since_rollout" in got else since % each
-        phase = [name or "train" for name in got["phase"].texts()] if "phase" in got else "train"
-        rows: dict[str, Any] = {"step": step, "phase": phase}
-        rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in got else since // each
-        rows |= {"log_ratio": np.full(n, np.nan), **self._tokens(columns, rows["rollout"], since % each == 0)}
-        if "length" not in rows and "total_length" in got:
+        updates = column("updates_since_rollout") if "updates_since_rollout" in chosen else since % each
+        phase = [name or "train" for name in columns["phase"].texts()] if "phase" in chosen else "train"
+        rows: dict[str, Any] = {"step": step, "phase": phase, "log_ratio": np.nan, "advantage": np.nan}
+        rows["rollout"] = np.nan_to_num(column("rollout")) if "rollout" in chosen else since // each
+        rows |= self._tokens(columns, rows["rollout"], since % each == 0)
+        if "length" not in rows and "total_length" in chosen:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
         rows.setdefault("length", column("length", 0.0))
         for name in ("old", "new"):
-            if name in got and got[name].kind == "number" and like_means(column(name), rows["length"]):
+            if name in chosen and columns[name].kind == "number" and like_means(column(name), rows["length"]):
                 what = f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums"
                 report.note(f"{what}: give the mean times the length, or a list with a number for each token")
                 self.watch.digest.means = what
         rows["prompt_id"] = self._prompts(columns, np.arange(self.rows, self.rows + n))
-        text = next((name for name in ("response_id", "response", "tokens") if name in got), "")
-        rows["response_id"] = got[text].ids() if text else 0  # see `identify`
+        text = next((name for name in ("response_id", "response", "tokens") if name in chosen), "")
+        rows["response_id"] = columns[text].ids() if text else 0  # see `identify`
         for place in (name for name in told if TOKEN_PLACE.fullmatch(canonical(name)) and chunk[name].kind == "number"):
             if len(np.unique(chunk[place].numbers())) > 1 and not any(map(columns.is_list, TOKENS)):
                 raise UserError(
                     f"{path}: a row seems to be a token (column {place!r}); an import wants a row for each response "
                     "with lists over its tokens: table.groupby([step, response]).agg(list); or leave that column out"
                 )
-        rows["advantage"] = np.full(n, np.nan)
-        rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in got}
-        rows |= {n: column(n) for n in (*COPIED, "times_used", "correction_weight") if n in got and n not in rows}
-        rows |= {"truncated": columns.truncated()} if "truncated" in got else {}
-        rows |= {name: self._version(columns, name) for name in VERSIONS if name in got}
-        if "updates_since_rollout" not in got and each > 1 and "step" in got:
+        rows |= {name: columns.folded(name) for name in ("advantage", "reward", "entropy") if name in chosen}
+        if "truncated" in chosen and columns["truncated"].kind == "text":
+            rows["truncated"] = np.array([float(bool(CUT.fullmatch(text))) for text in columns["truncated"].texts()])
+        rows |= {name: self._version(columns, name) for name in VERSIONS if name in chosen}
+        rows |= {name: column(name) for name in LOG_COLUMNS if name in chosen and name not in rows}
+        if each > 1 and "step" in chosen:
             rows["updates_since_rollout"] = updates
         if parts := parted(rows, updates):
             rows |= parts
@@ -182,20 +175,19 @@ class Converter:
         known = {"log_ratio", "behaviour_log_ratio"} & (report.columns | report.derived).keys()
         for name in [name for name in told if name not in chosen.values()]:
             self.seen[name] = None
-            unknown = is_log_probability(name) or (not known and chunk[name].below_0() and not PENALTY.search(name))
-            if unknown and name not in report.undecided:
+            values = chunk[name].numbers() if chunk[name].kind != "text" else np.zeros(0)
+            below_0 = np.any(values < 0) and not np.any(values > 0) and not PENALTY.search(name)
+            if (is_log_probability(name) or (below_0 and not known)) and name not in report.undecided:
                 report.undecided.append(name)
             if chunk[name].kind == "number":
-                rows[USER_PREFIX + name] = chunk[name].numbers()
+                rows[USER_PREFIX + name] = values
         self.rows += n
         return pd.DataFrame(rows)
 
     def _refuse_unfit(self, rows: Mapping[str, Any], columns: ChunkColumns) -> None:
         """Raise UserError if a length is no whole number from 0, or a value exceeds its log column's integer type."""
-        for name, values in rows.items():
-            if (kind := LOGGED[name].kind) not in ("int8", "int16", "int32"):
-                continue
-            limit = np.iinfo(kind).max
+        for name in (name for name in rows if LOG_COLUMNS[name].kind in ("int8", "int16", "int32")):
+            values, limit = rows[name], np.iinfo(LOG_COLUMNS[name].kind).max
             bad = np.abs(np.where(np.isfinite(values), values, 0)) > limit
             if name == "length":
                 bad |= ~(values >= 0) | (values == np.inf) | (values != np.floor(values))
@@ -210,9 +202,10 @@ class Converter:
     def _version(self, columns: ChunkColumns, name: str) -> Floats:
         """Return the version of the weights that sampled each response (N,), in updates; NaN if below 0. Of a list (for
         each token or sampler call) take the first for behaviour_version, the last for behaviour_version_last."""
-        n, many = len(columns.values[name]), columns.is_list(name)
-        flat, row = columns.values[name].lists() if many else (columns.numbers(name), np.arange(n))
-        if many and columns.is_list("mask") and np.array_equal(row, columns.values["mask"].lists()[1]):
+        n, many = len(columns[name].array), columns.is_list(name)
+        row = columns[name].rows() if many else np.arange(n)
+        flat = columns[name].numbers() if many else columns.numbers(name)
+        if many and columns.is_list("mask") and np.array_equal(row, columns["mask"].rows()):
             flat, row = columns.kept(name)  # one version for each token
         known = pd.Series(np.where(flat < 0, np.nan, flat)).groupby(row)  # first and last take no NaN
         version = known.agg("first" if name == "behaviour_version" else "last").reindex(np.arange(n)).to_numpy()
@@ -224,7 +217,7 @@ class Converter:
 
         Log-probabilities of the new weights and of the sampler alone give S + D + E in all rows. In the rows ``first``
         (N,) of a rollout's first update old and new are one, which gives D + E (and S = 0 if a rollout has several)."""
-        n, got, chosen, derived = len(rollout), columns.values, columns.chosen, self.report.derived
+        n, chosen, derived = len(rollout), columns.chosen, self.report.derived
         out: dict[str, Any] = {}
         lists: dict[str, Floats] = {}
         row, padded = np.zeros(0, np.int64), np.zeros(0, bool)
@@ -234,24 +227,23 @@ class Converter:
 
         for name in filter(columns.is_list, TOKENS):
             lists[name], row = columns.lists(name, next(iter(lists), name))
-        sums = {name: columns.numbers(name) for name in TOKENS if name in got and name not in lists}
+        sums = {name: columns.numbers(name) for name in TOKENS if name in chosen and name not in lists}
         self._hold_at_0(columns, sums, np.arange(n))
         if lists:
             keep = columns.mask(next(iter(lists)))
-            if "mask" not in got:
-                keep &= columns.within(row) if "length" in got else ~(padded := columns.padding(lists))
+            if "mask" not in chosen:
+                keep &= columns.within(row) if "length" in chosen else ~(padded := padding(lists.values(), row))
             areal = canonical(chosen.get("old", "")) == "logp_prox" and {"old", "sampler"} <= lists.keys()
             if areal and stands_before(lists["old"], lists["sampler"], keep):
                 lists["old"], keep = np.roll(lists["old"], 1), keep & np.append(False, row[1:] == row[:-1])
-                self.report.note(
-                    f"{chosen['old']} stands one place before {chosen['sampler']}: moved here, as AReaL does"
-                )
+                apart = f"{chosen['old']} stands one place before {chosen['sampler']}"
+                self.report.note(f"{apart}: moved here, as AReaL does")
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             self._hold_at_0(columns, lists, row)
             keep = self.watch.look(lists, row, columns, rollout)
             row, lists = row[keep], {name: flat[keep] for name, flat in lists.items()}
             out["length"] = over(np.ones(len(row)))
-            told = " up to length" if "length" in got else " without padding" if padded.any() else ""
+            told = " up to length" if "length" in chosen else " without padding" if padded.any() else ""
             derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}{told}"
         sums |= {name: over(flat) for name, flat in lists.items()}
         made = {"new", "sampler"} <= sums.keys() and not {"old", "log_ratio"} & sums.keys()
@@ -283,17 +275,16 @@ class Converter:
 
     def _hold_at_0(self, columns: ChunkColumns, found: dict[str, Floats], row: Ints) -> None:
         """Lower values above 0 in ``found`` (arrays (n,), of the rows ``row``) to 0; refuse many or one far off."""
-        names = [name for name in found if name != "log_ratio" and np.any(found[name] > 1e-6)]
-        highest = np.max([found[name] for name in names], 0) if names else np.zeros(len(row))
+        above_0 = {name: values for name, values in found.items() if name != "log_ratio" and np.any(values > 1e-6)}
+        highest = np.max([*above_0.values()], 0) if above_0 else np.zeros(len(row))
         self.watch.digest.above_zero.add(highest[highest > 1e-6], row[highest > 1e-6], columns.ids)
-        for name in names:
-            one = (values := found[name]) > 1e-6
-            above, share, where = values[one], one.mean(), row[one]
-            if above.max() > SLIGHT or (len(above) >= 10 and share > MANY):
+        for name, values in above_0.items():
+            count, most = np.count_nonzero(values > 1e-6), int(np.nanargmax(values))
+            if values[most] > SLIGHT or (count >= 10 and count > MANY * len(values)):
                 raise UserError(
-                    f"{columns.path}: column {columns.chosen[name]!r} holds {len(above)} values above 0 ({share:.2%} "
-                    f"of all), the largest {above.max():.3g} in {at(columns.ids(int(where[above.argmax()])))}, but a "
-                    "log-probability is at most 0: give those in nats"
+                    f"{columns.path}: column {columns.chosen[name]!r} holds {count} values above 0 "
+                    f"({count / len(values):.2%} of all), the largest {values[most]:.3g} in "
+                    f"{at(columns.ids(int(row[most])))}, but a log-probability is at most 0: give those in nats"
                 )
             found[name] = np.minimum(values, 0.0)
 
@@ -310,15 +301,14 @@ class Converter:
     def _prompts(self, columns: ChunkColumns, numbers: Ints) -> Ints:
         """Return a number (N,) that identifies each row's prompt: made from its id, else its text, else the group size
         and ``numbers`` (N,), the rows' places in the table, else its tokens. Else each row has a prompt of its own."""
-        got = columns.values
-        if "prompt_id" in got:
-            return got["prompt_id"].ids(_VERL_UID)
-        if "prompt" in got:
-            return got["prompt"].ids()
+        if "prompt_id" in columns.chosen:
+            return columns["prompt_id"].ids(_VERL_UID)
+        if "prompt" in columns.chosen:
+            return columns["prompt"].ids()
         if self.options.group_size:
             return numbers // self.options.group_size
         if columns.is_list("tokens") and columns.is_list("mask"):
-            both = zip(got["tokens"].array.to_pylist(), got["mask"].array.to_pylist(), strict=True)
+            both = zip(columns["tokens"].array.to_pylist(), columns["mask"].array.to_pylist(), strict=True)
             begun = [np.array((ids or [])[: [*map(bool, kept or []), True].index(True)], int) for ids, kept in both]
             return np.array([hashed(prompt.tobytes().hex()) for prompt in begun], np.int64)
         self.report.note("no prompt: every response counts as independent, so intervals are too short (--group-size)")
@@ -339,11 +329,11 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
     if not {"behaviour_log_ratio", "policy_version", "behaviour_version"} <= rows.keys():
         return {}
     old = rows["policy_version"] - updates
-    last = rows.get("behaviour_version_last", np.full(len(old), np.nan))
+    last = rows.get("behaviour_version_last", np.nan)
     same = (rows["behaviour_version"] == old) & (np.isnan(last) | (last == old))
     of, to = RATIO_COLUMNS["behaviour"], RATIO_COLUMNS["engine"]
     found = {theirs: rows[ours] for ours, theirs in zip(of, to, strict=True) if ours in rows}
-    found["staleness_log_ratio"] = np.zeros(len(old))
+    found |= {"staleness_log_ratio": 0.0}
     return {name: np.where(same, values, np.nan) for name, values in found.items() if name not in rows}
 
 
@@ -372,12 +362,10 @@ def typed_columns(frame: pd.DataFrame) -> dict[str, Any]:
     """Return by name the columns of ``frame`` with the gradient log's types, without optional ones that have no value.
     Where a column of the log holds whole numbers, NaN and infinity become null."""
     out: dict[str, Any] = {}
-    for name, column in ((str(name), column) for name, column in frame.items()):
-        kind, values = LOGGED[name].kind if name in LOGGED else "float64", column.to_numpy()
-        if column.dtype.kind == "O":
-            out[name] = column.where(column.notna(), None).tolist()
-        elif (name in REQUIRED or column.notna().any()) and kind.startswith(("int", "bool")):
-            out[name] = pa.array(values, kind, mask=~np.isfinite(values), safe=False).to_pylist()
-        elif name in REQUIRED or column.notna().any():
-            out[name] = values
+    for name, column in frame.items():
+        if name in REQUIRED or column.notna().any():
+            out[str(name)] = values = column.to_numpy()
+            kind = LOG_COLUMNS[str(name)].kind if name in LOG_COLUMNS else "float64"
+            if kind.startswith(("int", "bool")):
+                out[str(name)] = pa.array(values, kind, mask=~np.isfinite(values), safe=False).to_pylist()
     return out

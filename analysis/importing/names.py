@@ -105,18 +105,12 @@ def step_column(names: Collection[str]) -> str | None:
 
 CUT = re.compile(r"(?i).*(length|truncat|max_?(new_?)?tokens).*")
 """A reason why a response ended (finish_reason, stop_reason, status) that is the token limit."""
-COPIED = tuple(
-    name
-    for name, column in schema.LOG_COLUMNS.items()
-    if name not in COLUMNS and column.kind.startswith(("int", "float", "bool"))
-)
-"""Columns of the gradient log for which no other names are known: a table's column of the same name is copied."""
-COLUMNS |= {name: (name,) for name in COPIED}
+NUMBERS = [name for name, column in schema.LOG_COLUMNS.items() if column.kind not in ("string", "list")]
+COLUMNS |= {name: (name,) for name in NUMBERS if name not in COLUMNS}  # these have no other names
 
-MARKS = (
-    *("prompt", "prompt_id", "response", "response_id", "advantage", "mask"),
-    *("log_ratio", "new", "old", "sampler", "behaviour_log_ratio"),
-)
+TOKENS = ("log_ratio", "new", "old", "sampler")
+"""Columns in which a table may hold a list with one number for each token of a response."""
+MARKS = (*TOKENS, "behaviour_log_ratio", "prompt", "prompt_id", "response", "response_id", "advantage", "mask")
 """A file with one of these columns (under any known name) is a table of responses. A file with none of them is a log of
 scalars if it has a column of steps and is not Parquet."""
 
@@ -149,10 +143,8 @@ FOREIGN = "imported/"
 def metric_name(name: str) -> tuple[str, str, str]:
     """Return the phase of another trainer's scalar, train or eval; its name without the phase; and the name under which
     it is stored, which is this project's metric with the same meaning or ``FOREIGN`` + its own."""
-    phase, plain = "train", name
-    for prefix in ("train/", "eval/", "eval_"):
-        if name.startswith(prefix):
-            phase, plain = prefix[:-1], name[len(prefix) :]
+    phase = "eval" if name.startswith(("eval/", "eval_")) else "train"
+    plain = re.sub("^(train/|eval/|eval_)", "", name)
     if plain in METRICS:
         return phase, plain, METRICS[plain] if phase == "train" else metric.EVAL + METRICS[plain]
     return phase, plain, FOREIGN + plain

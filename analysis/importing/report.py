@@ -42,14 +42,10 @@ class Report:
     def lines(self) -> list[str]:
         """Return the report of an import as lines of text, which ``fspo import`` prints."""
         found = self.columns | self.derived
-        listed = {f"read {kind}": names for kind, names in self.files.items()}
-        size = f"{self.rows} responses in {self.rollouts} rollout{'s' * (self.rollouts != 1)}"
-        listed["found"] = [size, f"{self.metric_lines} lines of scalars"]
-        if self.rows:
-            listed["rows in which a log-ratio is known, by its name for --on"] = [
-                f"{r} {n}" for r, n in self.known.items()
-            ]
-        listed |= {
+        rollouts = "1 rollout" if self.rollouts == 1 else f"{self.rollouts} rollouts"
+        listed = {f"read {kind}": names for kind, names in self.files.items()} | {
+            "found": [f"{self.rows} responses in {rollouts}", f"{self.metric_lines} lines of scalars"],
+            "rows in which a log-ratio is known, by its name for --on": [f"{r} {n}" for r, n in self.known.items()],
             "columns used": [ours if ours == name else f"{ours} <- {name}" for ours, name in found.items()],
             "columns not known, kept as user.*": self.user_columns,
             "columns not known, not kept": self.unknown_columns,

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from analysis.importing.convert import VERSIONS, Converter, ImportOptions, group_advantages, typed_columns
-from analysis.importing.names import is_log_probability
+from analysis.importing.names import FOREIGN, is_log_probability, metric_name, step_column
 from analysis.importing.report import Report
-from analysis.importing.scalars import NO_STEP, import_scalars
-from analysis.importing.sources import Sources, find_sources, read_chunks
+from analysis.importing.sources import Sources, columns_of, dissolved, find_sources, read_parts
 from analysis.importing.watch import CAUSES
 from analysis.log.rows import first_step, identify
 from analysis.log.usable import counted_updates, tells_updates
-from fspo.base.errors import UserError, unknown_name
+from fspo.base.errors import UserError
 from fspo.base.files import whole_folder, write_text
 from fspo.gradlog import GradLogWriter
+from fspo.gradlog.metrics_file import MetricsFile
 from fspo.gradlog.run_folder import IMPORT
 from fspo.gradlog.schema import NO_ADVANTAGES, NOTICED, RATIO_COLUMNS, USER_PREFIX
-from fspo.rules import Aggregation, Rule
+from fspo.rules import Preset
+
+NO_STEP = "lines without a step"
 
 
 def import_run(source: str | Path, out: str | Path, options: ImportOptions | None = None) -> Report:
@@ -36,19 +40,17 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
     if not str(out).strip():
         raise UserError("--output is empty: name a folder")
     options, target = options or ImportOptions(), Path(out)
-    rule = options.trained_rule()
-    if options.aggregation is not None and options.aggregation not in get_args(Aggregation):
-        raise unknown_name("--aggregation", options.aggregation, get_args(Aggregation))
+    trained = options.trained()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target} is there already: name another folder with --output")
     sources = find_sources(source, options.columns)
     files = {kind: [file.name for file in getattr(sources, kind)] for kind in ("table", "state", "scalars")}
     report = Report(str(source), str(target), files, ignored=sources.ignored)
     with whole_folder(target) as part:
-        convert, frame = _converted(sources, options, report)
+        convert, frame = _converted(sources, options, sources.first_step, report)
         if len(frame):
-            _write_table(convert, frame, part, rule, report)
-        import_scalars(sources, part, convert.options.updates_per_rollout, options.columns, report)
+            _write_table(convert, frame, part, trained, report)
+        _write_scalars(sources, part, convert.options, convert.first_step, report)
         if not report.rows and not report.metric_lines:
             empty = f"{source} holds neither a response nor a scalar: its files are empty, name others"
             if report.not_stored[NO_STEP]:
@@ -58,12 +60,13 @@ def import_run(source: str | Path, out: str | Path, options: ImportOptions | Non
     return report
 
 
-def _converted(sources: Sources, options: ImportOptions, report: Report) -> tuple[Converter, pd.DataFrame]:
-    """Convert the tables of ``sources``; return the converter and all rows. If the rows show more updates a
-    rollout than ``options``, or another first step than ``sources.first_step``, convert again with what they show."""
+def _converted(sources: Sources, options: ImportOptions, first: int, report: Report) -> tuple[Converter, pd.DataFrame]:
+    """Convert the tables of ``sources``; return the converter and all rows. If the rows show more updates a rollout
+    than ``options``, or another first step of a rollout than ``first``, convert again with what they show."""
     report.damage = []
-    convert = Converter(options, sources.first_step, report)
-    frames = [convert.convert(chunk, file) for file in sources.table for chunk in read_chunks(file, report.damage)]
+    convert = Converter(options, first, report)
+    parts = ((file, part) for file in sources.table for part in read_parts(file, report.damage) if len(part))
+    frames = [convert.convert(columns_of(part), file) for file, part in parts]
     if not frames:
         return convert, pd.DataFrame()
     frame, used = pd.concat(frames, ignore_index=True), report.columns
@@ -73,14 +76,13 @@ def _converted(sources: Sources, options: ImportOptions, report: Report) -> tupl
         options = replace(options, updates_per_rollout=each)
     each, step = options.updates_per_rollout, frame["step"].to_numpy(np.int64)
     named = [frame[name].to_numpy() for name in ("rollout", "response_id", "prompt_id")["rollout" not in used :]]
-    first = first_step(step, named, each, sources.first_step or int(step.min()) % each)
-    if (options, first) == (convert.options, sources.first_step):
-        return convert, frame
-    sources.first_step = first
-    return _converted(sources, options, report)
+    found = first_step(step, named, each, first or int(step.min()) % each)
+    if (options, found) != (convert.options, first):
+        return _converted(sources, options, found, report)
+    return convert, frame
 
 
-def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule | None, report: Report) -> None:
+def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, trained: Preset | None, report: Report) -> None:
     """Write the rows as a gradient log, and complete the report with what the log holds and lacks.
 
     Raise UserError if the rows have neither lengths, nor log-ratios, nor texts of responses."""
@@ -97,19 +99,19 @@ def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule 
             f"{'; '.join(asked)}; columns without a known name: {have}"
         )
     metadata: dict[str, Any] = {"imported_from": report.source}
-    if rule is not None:
+    if trained is not None:
+        rule = trained.rule
         metadata["rule"] = rule.to_dict()
         report.derived["rule"] = f"--rule {options.rule}"
         ranges = f"range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}"
         report.note(f"rule {rule.label}: {ranges}; --range-lo and --range-hi name another range")
-    if options.aggregation is not None:
-        metadata["aggregation"] = options.aggregation
-    if "advantage" not in report.columns:
-        made = "reward" in report.columns and convert.grouped
-        metadata["advantage"] = convert.estimator if made else NO_ADVANTAGES
-        frame["advantage"] = group_advantages(frame, convert.estimator) if made else 0.0
-        if made:
-            report.derived["advantage"] = f"{report.columns['reward']} within groups, as {convert.estimator} makes them"
+    metadata |= {"aggregation": options.aggregation} if options.aggregation is not None else {}
+    estimator = trained.advantage if trained is not None else "grpo"
+    if "advantage" not in report.columns and "reward" in report.columns and convert.grouped:
+        metadata["advantage"], frame["advantage"] = estimator, group_advantages(frame, estimator)
+        report.derived["advantage"] = f"{report.columns['reward']} within groups, as {estimator} makes them"
+    elif "advantage" not in report.columns:
+        metadata["advantage"], frame["advantage"] = NO_ADVANTAGES, 0.0
     report.digest = convert.watch.finished()
     if seen := report.digest:
         metadata[NOTICED] = [*filter(None, (seen.means, CAUSES[seen.cause][0] if seen.cause else ""))]
@@ -120,15 +122,13 @@ def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, rule: Rule 
     report.rows, report.rollouts = len(frame), len(frame["rollout"].unique())
     if {*VERSIONS} <= {*frame} and (several := np.count_nonzero(frame[VERSIONS[0]] < frame[VERSIONS[1]])):
         report.note(f"{several} of {len(frame)} responses were sampled by several versions of the weights")
-    unknown = np.full(len(frame), np.nan)
-    of = {ratio: np.asarray(frame.get(columns.log_ratio, unknown)) for ratio, columns in RATIO_COLUMNS.items()}
+    of = {ratio: np.asarray(frame.get(names.log_ratio, np.nan)) for ratio, names in RATIO_COLUMNS.items()}
     of["total"] = of["update"] + of["behaviour"]
     report.known = {ratio: int(np.isfinite(values).sum()) for ratio, values in of.items()}
-    train = np.asarray(frame["phase"] == "train")
-    told = {str(name): column.to_numpy()[train] for name, column in frame.items()}
-    rollout, step = (np.asarray(told[name], np.int64) for name in ("rollout", "step"))
-    counted = counted_updates(rollout, step, told["log_ratio"], told.get("times_used"))[0]
-    report.moved = tells_updates({"updates_since_rollout": counted, **told})
+    train = {str(name): column.to_numpy() for name, column in frame[frame["phase"] == "train"].items()}
+    rollout, step = (np.asarray(train[name], np.int64) for name in ("rollout", "step"))
+    counted = counted_updates(rollout, step, train["log_ratio"], train.get("times_used"))[0]
+    report.moved = tells_updates({"updates_since_rollout": counted, **train})
     for text in [*convert.watch.notes(), *_missing(report), *asked]:
         report.note(text)
 
@@ -181,3 +181,55 @@ def _asked(report: Report) -> Iterator[str]:
         lengths = [n for n in spare if re.search("len|tok", n.lower()) and not is_log_probability(n)]
         may = f"; may it be {' or '.join(lengths)}?" if lengths else ""
         yield f"no length: nothing can be told by length; say --columns length=COLUMN{may}"
+
+
+def _write_scalars(sources: Sources, run: Path, options: ImportOptions, first: int, report: Report) -> None:
+    """Write metrics.jsonl from every scalar of the sources, one line for each step and phase; what was used goes into
+    ``report``. The run's first update has the number ``first``."""
+    lines: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
+    theirs = {name: ours for ours, name in options.columns.items()}
+    for file in [*reversed(sources.state), *sources.scalars]:
+        if lines and file in sources.state:
+            continue  # a later state has been read, which repeats earlier ones
+        seen: Counter[tuple[int, str]] = Counter()
+        for step, row in _records(file, options.columns.get("step"), report):
+            for name, value in row.items():
+                if not isinstance(value, (int, float)) or not math.isfinite(value):
+                    report.not_stored[name] += 1
+                    continue
+                seen[step, name] += 1
+                phase, plain, stored = metric_name(name)
+                stored = theirs.get(name, stored)
+                lines[step, phase].setdefault(stored, float(value))  # of two sources that read first counts
+                if not stored.startswith(FOREIGN):
+                    report.metrics[plain if phase == "train" else f"{phase}/{plain}"] = stored
+        if seen.total() > 2 * len(seen):
+            raise UserError(
+                f"{file} has many lines for each step, as a table with a row for each response has: name its columns "
+                "with --columns length=COLUMN,new=COLUMN,old=COLUMN,sampler=COLUMN as far as they are there; it has "
+                f"{', '.join(dict.fromkeys(name for _, name in seen))}"
+            )
+    foreign = {name for values in lines.values() for name in values if name.startswith(FOREIGN)}
+    report.foreign_metrics, report.metric_lines = sorted(n.removeprefix(FOREIGN) for n in foreign), len(lines)
+    MetricsFile(run).write_all(
+        {"rollout": max(step - first, 0) // options.updates_per_rollout, "step": step, "phase": phase, **values}
+        for (step, phase), values in sorted(lines.items())
+    )
+
+
+def _records(file: Path, step_name: str | None, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the step and a dict of all other values of each line with a step (column ``step_name``, or guessed)."""
+    for part in read_parts(file, report.damage):
+        for record in part if isinstance(part, list) else part.to_pylist():
+            # Weights & Biases puts a run's name and " - " before each scalar, and adds its extremes
+            told = {n: v for n, v in dissolved(record, "/").items() if v is not None}
+            runs = sorted({n.partition(" - ")[0] for n in told if " - " in n})
+            if len(runs) > 1:
+                raise UserError(f"{file} has the scalars of {len(runs)} runs ({', '.join(runs[:3])}): export one run")
+            row = {n.rpartition(" - ")[2]: v for n, v in told.items() if not n.endswith(("__MIN", "__MAX"))}
+            name = step_name or step_column(row)
+            step = row.get(name) if name else None
+            if isinstance(step, (int, float)) and math.isfinite(step):
+                yield int(step), {n: v for n, v in row.items() if n not in (name, "epoch")}
+            else:
+                report.not_stored[NO_STEP] += 1

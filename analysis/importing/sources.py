@@ -8,12 +8,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -23,18 +24,14 @@ from fspo.base.errors import UserError
 from fspo.base.files import json_lines
 from fspo.gradlog.run_folder import GRADLOG
 
-CONSOLES = (".txt", ".log", ".out")
 _MARKING = {canonical(alias) for name in MARKS for alias in COLUMNS[name]}
-CHUNK = 50_000
-"""Rows in a part of a table. Parts of JSON lines with token lists are smaller: they end after ``CHUNK_BYTES``."""
-CHUNK_BYTES = 32 * 2**20
-SEPARATED = (".csv", ".tsv")
-TABLES = (".parquet", *SEPARATED, ".jsonl", ".jsonl.gz")
-NESTS = ("data", "metrics", "scalars")
-"""Names under which a line of scalars holds them as one object."""
+CHUNK, CHUNK_BYTES = 50_000, 32 * 2**20
+"""Rows in a part of a table. A part of a text (CSV, JSON lines) with long lists ends after ``CHUNK_BYTES``."""
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".jsonl.gz")
 VERL_LINE = r"\bstep:(\d+) - (\S+:\S.*)"
+HUGGING_FACE_LINE = r"(?m)^\{'(?:loss|reward|eval_loss|num_tokens)':"
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf"
-Part = list[dict[str, Any]] | pa.RecordBatch
+Part = list[dict[str, Any]] | pa.Table
 """Some rows of a file: records of JSON lines, a state or a console text, or columns of a CSV or Parquet file."""
 
 
@@ -61,11 +58,12 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
     if not path.is_file() and not path.is_dir():
         what = "is no regular file" if path.exists() else "does not exist"
         raise UserError(f"{path} {what}: name a trainer's output folder or one of its log files")
-    files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("[!.]*")), key=_order)
+    files = [path] if path.is_file() else [*filter(Path.is_file, path.rglob("[!.]*"))]
+    files.sort(key=lambda file: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", str(file))])  # 2 before 10
     found = Sources()
     for file in files:
         try:
-            if kind := kind_of(file, given):
+            if kind := kind_of(file, given or {}):
                 getattr(found, kind).append(file)
         except UserError as error:
             if file == path:
@@ -82,37 +80,37 @@ def find_sources(source: str | Path, given: Mapping[str, str] | None = None) -> 
     return found
 
 
-def _order(path: Path) -> tuple[tuple[int, Any], ...]:
-    """Return a sort key under which 2.jsonl comes before 10.jsonl: numbers in names are compared as numbers."""
-    return tuple((1, int(p)) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", str(path)))
-
-
-def is_state(path: Path) -> bool:
-    """Return whether a file is Hugging Face's file of scalars, also if it was renamed a little."""
-    return path.suffix == ".json" and Path(STATE).stem in path.stem.lower().replace("-", "_")
-
-
-def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
+def kind_of(path: Path, given: Mapping[str, str]) -> str | None:
     """Return what kind of source a file is, by its name and columns: "state", "scalars" or "table"; None if no log.
 
-    ``given`` is that of `find_sources`. Raise UserError if a log or table cannot be read, is empty, or has neither
-    scalars by step nor responses."""
-    if is_state(path):
+    ``given`` is that of `find_sources`. Raise UserError if a log or table cannot be read, is empty, names a column
+    twice, or has neither scalars by step nor responses."""
+    if path.suffix == ".json" and Path(STATE).stem in path.stem.lower().replace("-", "_"):
         return "state"
     if ".tfevents." in path.name:
         raise UserError(f"{path} is a file of TensorBoard, which is not read: name {STATE} or a CSV of its scalars")
-    if not path.name.endswith(TABLES):
-        printed = console(path) if path.name.endswith(CONSOLES) else ""
-        if printed == "hugging face":
+    if path.suffix in (".txt", ".log", ".out"):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(100_000)
+        if re.search(VERL_LINE, text):
+            return "scalars"
+        if re.search(HUGGING_FACE_LINE, text):
             raise UserError(f"{path}: a Hugging Face trainer's console text names no steps: name {STATE} of that run")
-        return "scalars" if printed else None
-    present = column_names(path)
-    names = {canonical(part) for name in present for part in (name, name.rpartition(".")[2])}
-    plain = {canonical(name.rpartition(".")[2]) for name in present if "/" not in name}  # rollout/log_probs is a scalar
-    if not names:
+    if not path.name.endswith(TABLES):
+        return None
+    damage: list[str] = []
+    part = next(read_parts(path, damage, rows=1), [])
+    if damage:
+        raise UserError(damage[0])
+    lines = isinstance(part, list)  # of JSON, in which a number inside an object is named outer/inner, as scalars are
+    columns = columns_of(part).items()
+    present = [name.replace(".", "/") if lines and found.kind == "number" else name for name, found in columns]
+    if not present:
         raise UserError(f"{path} is empty: name a file with a row for each response")
-    told = {ours for ours, theirs in (given or {}).items() if canonical(theirs) in names and ours in COLUMNS}
-    if plain & _MARKING or any(map(is_log_probability, present)) or told & {"length", *MARKS}:
+    responses = {name.rpartition(".")[2] for name in present if "/" not in name}  # rollout/log_probs is a scalar
+    names = {canonical(name) for name in (*present, *responses)}
+    told = {ours for ours, theirs in given.items() if canonical(theirs) in names and ours in COLUMNS}
+    if _MARKING & {*map(canonical, responses)} or any(map(is_log_probability, present)) or told & {"length", *MARKS}:
         return "table"
     if (told or step_column(present)) and not path.name.endswith(".parquet"):
         return "scalars"
@@ -122,35 +120,27 @@ def kind_of(path: Path, given: Mapping[str, str] | None = None) -> str | None:
     )
 
 
-def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns (for JSON lines: the keys of the first record); [] if the file is empty.
-
-    A number inside an object of a JSON line is named outer/inner, as scalars are. Raise UserError if the file cannot be
-    read, or names a column twice."""
-    damage: list[str] = []
-    part = next(read_parts(path, damage, rows=1), [])
-    if damage:
-        raise UserError(damage[0])
-    lines = isinstance(part, list)
-    return [n.replace(".", "/") if lines and found.kind == "number" else n for n, found in columns_of(part).items()]
-
-
 def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Part]:
-    """Yield a file in parts: Parquet and JSON lines of at most ``rows`` rows, any other file of any size. The first
-    part of Parquet and CSV has the columns and no row.
+    """Yield a file in parts, of Parquet and JSON lines at most ``rows`` rows. The first part of Parquet and CSV has the
+    columns and no row.
 
-    ``damage`` receives one line if some rows, or the complete file, cannot be read."""
-    if is_state(path):
+    ``damage`` receives a line if some rows, or the complete file, cannot be read."""
+    if path.suffix == ".json":
         parts = _state(path)
-    elif not path.name.endswith(TABLES):
-        parts = _console(path)
     elif path.name.endswith(".parquet"):
         parts = _parquet(path, rows)
+    elif path.name.endswith((".csv", ".tsv")):
+        parts = _csv(path)
     else:
-        parts = _csv(path) if path.name.endswith(SEPARATED) else _json_lines(path, damage, rows)
+        parts = _json_lines(path, damage, rows) if path.name.endswith(TABLES) else _console(path)
     done = 0
     try:
         for part in parts:
+            while not isinstance(part, list) and any(map(pa.types.is_struct, part.schema.types)):
+                part = part.flatten()
+            names = [] if isinstance(part, list) else part.column_names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"it names the column {twice[0]!r} twice")
             done += len(part)
             yield part
     except (pa.ArrowException, OSError, EOFError, ValueError, zlib.error) as error:
@@ -160,28 +150,22 @@ def read_parts(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Par
         damage.append(what if done else f"{path} cannot be read: {reason}; repair it or move it away")
 
 
-def read_chunks(path: Path, damage: list[str], rows: int = CHUNK) -> Iterator[Chunk]:
-    """Yield by name the columns of each part that `read_parts` yields of a table (same arguments) if it has a row."""
-    return (columns_of(part) for part in read_parts(path, damage, rows) if len(part))
-
-
 def columns_of(part: Part) -> Chunk:
     """Return the columns, by name, of some rows that `read_parts` has yielded."""
     if not isinstance(part, list):
-        table = _flat(pa.Table.from_batches([part]))
-        return {name: as_values(table[name].combine_chunks()) for name in table.column_names}
+        return {name: as_values(part[name].combine_chunks()) for name in part.column_names}
     records = [row for record in part for row in _rows(dissolved(record))]
     names = dict.fromkeys(name for record in records for name in record)
     return {name: as_values([record.get(name) for record in records]) for name in names}
 
 
 def dissolved(record: Mapping[str, Any], between: str = ".") -> dict[str, Any]:
-    """Return a flat copy of a record: a value of a nested object is named outer + ``between`` + inner (inner alone if
-    outer is in `NESTS`); a list of objects becomes a list for each key, or stays if they hold "logprob" (OpenAI's)."""
+    """Return a flat copy of a record: a value of a nested object is named outer + ``between`` + inner (or inner, if
+    outer holds all scalars); a list of objects becomes a list for each key, unless they hold "logprob" (OpenAI's)."""
     out: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
-            before = "" if name in NESTS else f"{name}{between}"
+            before = "" if name in ("data", "metrics", "scalars") else f"{name}{between}"
             out |= {before + inner: x for inner, x in dissolved(value, between).items()}
         elif isinstance(value, list) and value and isinstance(value[0], dict) and "logprob" not in value[0]:
             out |= {f"{name}{between}{inner}": [one.get(inner) for one in value] for inner in value[0]}
@@ -195,55 +179,51 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     lists, as many as these lists have entries (NeMo-RL writes lists of one, others a batch in a line)."""
     lists = {name: value for name, value in record.items() if isinstance(value, list) and "." not in name}
     sizes = {len(value) for value in lists.values()}
-    batch = any(all(isinstance(v, list) for v in value) and unpacked([value])[0] is value for value in lists.values())
-    if len(lists) < 2 or len(sizes) > 1 or not batch:
+    nested = [value for value in lists.values() if value and all(isinstance(one, list) for one in value)]
+    if len(lists) < 2 or len(sizes) > 1 or not any(unpacked([value])[0] is value for value in nested):
         return [record]
     return [dissolved(record | {name: value[i] for name, value in lists.items()}) for i in range(sizes.pop())]
 
 
-def _flat(table: pa.Table) -> pa.Table:
-    while any(map(pa.types.is_struct, table.schema.types)):
-        table = table.flatten()
-    return table
-
-
-def _head(schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with a file's columns and no row; raise ValueError if two columns have one name."""
-    names = _flat(schema.empty_table()).column_names
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"it names the column {twice[0]!r} twice")
-    return pa.RecordBatch.from_pylist([], schema)
-
-
 def _parquet(path: Path, rows: int) -> Iterator[Part]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        yield _head(file.schema_arrow)
+        yield file.schema_arrow.empty_table()
         for number in range(file.num_row_groups):
-            yield from file.iter_batches(batch_size=rows, row_groups=[number])
+            for batch in file.iter_batches(batch_size=rows, row_groups=[number]):
+                yield pa.Table.from_batches([batch])
 
 
 def _csv(path: Path) -> Iterator[Part]:
     with path.open(encoding="utf-8-sig") as file:
         between = max(",;\t", key=file.readline().count)
-    options: dict[str, Any] = {
-        "read_options": pacsv.ReadOptions(use_threads=False),  # threads would not name the row of an error
-        "parse_options": pacsv.ParseOptions(delimiter=between, newlines_in_values=True),
-    }
-    yield _head(pacsv.open_csv(path, **options).schema)
-    table = pacsv.read_csv(path, **options)
-    for i, name in enumerate(table.column_names):
-        column = table.column(i)
-        if pa.types.is_floating(column.type) and np.any(np.abs(column.to_numpy()) >= 2**53):
-            text = pacsv.ConvertOptions(include_columns=[name], column_types={name: pa.string()})
-            texts = pacsv.read_csv(path, **options, convert_options=text).column(0)
-            if all(value.isdecimal() for value in texts.to_pylist() if value):
-                table = table.set_column(i, name, texts)  # ids of 64 bits, which a float would merge
-    yield from table.combine_chunks().to_batches()
+    options = (
+        pacsv.ReadOptions(use_threads=False, block_size=CHUNK_BYTES),  # threads would not name the row of an error
+        pacsv.ParseOptions(delimiter=between, newlines_in_values=True),
+    )
+    schema = pacsv.open_csv(path, *options).schema
+    yield schema.empty_table()
+    texts = pacsv.ConvertOptions(column_types=dict.fromkeys(schema.names, pa.string()), strings_can_be_null=True)
+    for block in pacsv.open_csv(path, *options, texts):
+        yield pa.Table.from_arrays([_of_texts(column) for column in block.columns], schema.names)
+
+
+def _of_texts(texts: pa.Array) -> pa.Array:
+    """Return the texts of a column as numbers or as flags if all of them are; ids of over 63 bits, which a number would
+    round, remain texts."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts))
+    words = pc.utf8_trim_whitespace(texts)  # type: ignore[attr-defined]
+    whole = pc.all(pc.utf8_is_decimal(words)).as_py()  # type: ignore[attr-defined]
+    for kind in (pa.int64(),) if whole else (pa.int64(), pa.float64(), pa.bool_()):
+        with suppress(pa.ArrowInvalid):
+            return words.cast(kind)
+    return texts
 
 
 def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Part]:
     records: list[dict[str, Any]] = []
     start, number, bad, why = 0, 0, 0, ""
+    torn: Exception | None = None
     try:
         with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
             for number, record in json_lines(file):
@@ -254,13 +234,14 @@ def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Part]:
                 if len(records) >= rows or file.tell() - start >= CHUNK_BYTES:
                     yield records
                     records, start = [], file.tell()
-    except (OSError, EOFError, zlib.error):
-        if records:
-            yield records  # what stands before the torn part
-        raise
+    except (OSError, EOFError, zlib.error) as error:
+        torn = error
     if bad:
         damage.append(f"{path}: {bad} of {number} lines cannot be read and are left out, the first is {why}")
-    yield records
+    if records:
+        yield records
+    if torn:
+        raise torn
 
 
 def _state(path: Path) -> Iterator[Part]:
@@ -269,16 +250,6 @@ def _state(path: Path) -> Iterator[Part]:
     if not isinstance(content, dict) or "log_history" not in content:
         raise ValueError(f"it has no log_history, as the {STATE} of a Hugging Face trainer has")
     yield [entry for entry in content["log_history"] if "step" in entry]
-
-
-def console(path: Path) -> str:
-    """Return which trainer printed the text in the file ``path``, as its first 100,000 characters show: "verl",
-    "hugging face" or ""."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text = file.read(100_000)
-    if re.search(VERL_LINE, text):
-        return "verl"
-    return "hugging face" if re.search(r"(?m)^\{'(?:loss|reward|eval_loss|num_tokens)':", text) else ""
 
 
 def _console(path: Path) -> Iterator[Part]:

@@ -86,12 +86,9 @@ class Noticed:
 
 @dataclass
 class TokenDigest:
-    """What the tokens of an imported table show of d = ``base`` less ``against``, the log-probabilities of a trainer
-    and of a sampler: their number, ``mean_ratio`` (mean of e^d), what was noticed (`Noticed`), and the likely ``cause``
-    of a large d, "" if none shows. Only tokens that the mask keeps are looked at.
-
-    Uncertain tokens are those that ``against`` gives a probability below .8; in the share ``below`` of them d is below
-    0."""
+    """What the tokens of an imported table that the mask keeps show of d = ``base`` less ``against``, the
+    log-probabilities of a trainer and of a sampler. Uncertain tokens are those that ``against`` gives a probability
+    below .8."""
 
     base: str = ""  # the table's name of the old (else the new) policy's column
     against: str = ""  # and of the sampler's (else the old policy's)
@@ -117,7 +114,7 @@ class TokenDigest:
     ends: Noticed = field(default_factory=Noticed)  # last tokens of their responses with |d| above 1
     shifted: Noticed = field(default_factory=Noticed)  # tokens of responses whose columns agree if one is moved by one
     means: str = ""  # says of a column of a table of sums that it holds means over tokens
-    cause: str = ""  # the first of `CAUSES` that the tokens show; "" if they show none
+    cause: str = ""  # the first of `CAUSES` of a large d that the tokens show; "" if they show none
 
     def places(self) -> str:
         """Say which tokens lack a sound log-probability, how many, and where the largest is; "" if none does."""
@@ -126,11 +123,10 @@ class TokenDigest:
         words |= {"confident": "tokens that the sampler was sure of", "overflow": "|log-ratio| above 20"}
         words = {"shifted": "misaligned"} if self.cause == "shift" else words
         for name, what in words.items():
-            noticed: Noticed = getattr(self, name)
-            if noticed.count and (name != "ends" or self.cause == "end"):
-                number = f"{noticed.count} tokens of {noticed.responses} responses"
-                place = at(noticed.row).replace(",", "")
-                texts.append(f"{what}: {number}, largest {noticed.largest:+.3g} at {place}")
+            one: Noticed = getattr(self, name)
+            if one.count and (name != "ends" or self.cause == "end"):
+                size = f"{one.count} tokens of {one.responses} responses, largest {one.largest:+.3g}"
+                texts.append(f"{what}: {size} at {at(one.row).replace(',', '')}")
         return f" ({'; '.join(texts)})" if texts else ""
 
 
@@ -153,11 +149,10 @@ def placeholders(values: Floats, row: Ints) -> Mask:
     found = values <= -1000
     place = np.arange(len(row)) - np.searchsorted(row, row)
     one, count = np.unique(values[(values < -0.5) & ~found], return_counts=True)
-    for value in one[count >= 5]:
+    for value, times in zip(one[count >= 5], count[count >= 5], strict=True):
         near = (one >= 1.25 * value) & (one <= 0.75 * value) & (one != value)
-        held = values == value
-        if held.sum() >= 5 * max(count[near], default=1) and len(np.unique(place[held])) >= 3:
-            found |= held
+        if times >= 5 * count[near].max(initial=1) and len(np.unique(place[values == value])) >= 3:
+            found |= values == value
     return found
 
 
@@ -222,13 +217,12 @@ class Watch:
         if base:
             vars(self.digest).update(base=names[base], against=names[against], sampler=against == "sampler")
             told = ~lost & np.isfinite(found[base]) & np.isfinite(found[against])
-            self._add(found[base][told], found[against][told], row[told], ids)
+            if told.any():
+                self._add(found[base][told], found[against][told], row[told], ids)
         return ~lost
 
     def _add(self, base: Floats, against: Floats, row: Ints, ids: Callable[[int], Ids]) -> None:
         """Add tokens (n,), of the rows ``row``, with finite log-probabilities ``base`` and ``against`` to the sums."""
-        if not len(row):
-            return
         digest, d = self.digest, base - against
         digest.tokens += len(d)
         digest.overflow.add(d[np.abs(d) > 20], row[np.abs(d) > 20], ids)

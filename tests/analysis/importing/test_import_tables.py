@@ -13,7 +13,7 @@ from analysis.doctor.examine import examine
 from analysis.importing.convert import choose_columns, typed_columns
 from analysis.importing.names import canonical
 from analysis.importing.run import ImportOptions, import_run
-from analysis.importing.sources import read_chunks
+from analysis.importing.sources import read_parts
 from analysis.log.loading import load_run
 from analysis.options import Options
 from analysis.run import analyse
@@ -199,7 +199,7 @@ def test_columns_on_the_command_line(tmp_path):
 
 
 def test_names_are_found_without_case_and_never_twice():
-    chosen = choose_columns(["Step", "LOG_PROBS", "old_log_probs", "Score", "input"])
+    chosen = choose_columns(["Step", "LOG_PROBS", "old_log_probs", "Score", "input"], {})
     assert chosen == {"step": "Step", "new": "LOG_PROBS", "old": "old_log_probs", "reward": "Score", "prompt": "input"}
     with pytest.raises(UserError, match="did you mean 'reward'"):
         choose_columns(["a"], {"rewards": "a"})
@@ -212,7 +212,7 @@ def test_rows_out_of_order_and_in_many_chunks_are_all_there(tmp_path, monkeypatc
     rollout = rng.permutation(np.repeat(np.arange(20), 50))
     columns = {"rollout": rollout, "step": rollout, "log_ratio": rng.standard_normal(1000), "length": [9] * 1000}
     columns |= {"advantage": rng.standard_normal(1000), "prompt_id": np.arange(1000)}
-    monkeypatch.setattr("analysis.importing.run.read_chunks", partial(read_chunks, rows=64))
+    monkeypatch.setattr("analysis.importing.run.read_parts", partial(read_parts, rows=64))
     report, log = imported(tmp_path, columns)
     assert (report.rows, report.rollouts, len(log)) == (1000, 20, 1000)
     order = np.argsort(log.column("response_id"))
@@ -299,8 +299,8 @@ GROUPS = {
     ],
 )
 def test_advantages_are_made_of_rewards_within_groups(tmp_path, monkeypatch, rule, estimator, expected):
-    three = partial(read_chunks, rows=3)  # groups lie in several chunks
-    monkeypatch.setattr("analysis.importing.run.read_chunks", three)
+    three = partial(read_parts, rows=3)  # groups lie in several chunks
+    monkeypatch.setattr("analysis.importing.run.read_parts", three)
     report, log = imported(tmp_path, GROUPS, rule=rule)
     scale = np.sqrt(2) if estimator == "grpo" else 1.0
     assert scale * log.column("advantage") == pytest.approx(expected, rel=2e-4, nan_ok=True)
