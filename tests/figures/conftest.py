@@ -1,9 +1,6 @@
 """Tables as ``fspo analyse`` writes them, with the columns that figures read, the awkward cases included."""
 
-from __future__ import annotations
-
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,174 +9,122 @@ import pytest
 
 from analysis.tables.files import TABLES, write_tables
 from analysis.tables.typed_rows import names
-from figures.of_runs.acceptance_series import theory_curve
 from figures.tables import load
 from fspo.rules import PRESETS
 
-EDGES = np.array([4, 16, 32, 64, 128, 257])
-MEANS = np.array([11.2, 24.1, 47.3, 92.8, 170.4])
+LOW, HIGH, MEANS = [4, 4, 16, 32, 64, 128], [257, 16, 32, 64, 128, 257], [69.2, 11.2, 24.1, 47.3, 92.8, 170.4]
+BINS = pd.DataFrame({"bin": range(-1, 5), "bin_lo": LOW, "bin_hi": HIGH, "bin_mean": MEANS})
 BANDS = ("rloo", "gspo", "fspo", "fspo-kl")
-SIGMA = 0.03
-COUNT = 400
-WINDOWS = 12
+MEASURES = [("all", "band"), ("all", "update"), ("nonzero", "band"), ("nonzero", "update"), ("nonzero", "weight")]
+COUNT, WINDOWS = 400, 12
 
 
-def bins(overall: bool = True) -> list[dict]:
-    rows = [
-        {"bin": i, "bin_lo": int(EDGES[i]), "bin_hi": int(EDGES[i + 1]), "bin_mean": float(MEANS[i])}
-        for i in range(len(MEANS))
-    ]
-    whole = {"bin": -1, "bin_lo": int(EDGES[0]), "bin_hi": int(EDGES[-1]), "bin_mean": float(MEANS.mean())}
-    return [whole, *rows] if overall else rows
-
-
-@cache
-def curve(rule: str, target: float) -> np.ndarray:
-    """The acceptance in each bin by the theory, where the mean over the bins is the target."""
-    found = theory_curve(rule, MEANS, np.full(len(MEANS), 1 / len(MEANS)), target, MEANS)
-    return found if found.size else np.full(len(MEANS), 1.0 if rule == "none" else target)
-
-
-def around(rng, value, spread, low=-np.inf, high=np.inf, prefix: str = "") -> dict:
-    """A noisy estimate with its interval; with a prefix, the columns PREFIX, PREFIX_ci_low and PREFIX_ci_high."""
-    centre = float(np.clip(value + rng.normal(0, spread / 2), low, high))
-    ends = {"ci_low": float(max(centre - 1.96 * spread, low)), "ci_high": float(min(centre + 1.96 * spread, high))}
-    return {prefix or "estimate": centre} | {f"{prefix}_{end}" if prefix else end: x for end, x in ends.items()}
+def estimated(rng, rows, value, spread, column: str = "estimate", ends: str = "ci", low=-np.inf, high=np.inf):
+    """The rows with a noisy estimate in a column, and its interval in ENDS_low and ENDS_high."""
+    centre = np.clip(value + rng.normal(0, 1, len(rows)) * spread / 2, low, high)
+    lower, upper = np.maximum(centre - 1.96 * spread, low), np.minimum(centre + 1.96 * spread, high)
+    return rows.assign(**{column: centre, f"{ends}_low": lower, f"{ends}_high": upper})
 
 
 def fake_tables(
-    run: str,
-    trained_rule: str,
-    seed: int,
-    rules: tuple[str, ...] = BANDS,
-    *,
-    near_one: bool = False,
-    spoil: bool = False,
+    run: str, trained_rule: str, seed: int, rules: tuple[str, ...] = BANDS, near_one: bool = False, spoil: bool = False
 ) -> dict[str, pd.DataFrame]:
     """All tables of one run. ``spoil`` turns some estimates into NaN with a reason."""
     rng = np.random.default_rng([seed, len(rules), sum(map(ord, run))])
-    who = {"run": run, "trained_rule": trained_rule, "seed": seed}
-    frames = {name: pd.DataFrame(rows) for name, rows in tables_by_rule(rng, who, rules, near_one).items()}
-    frames |= {name: pd.DataFrame(rows) for name, rows in tables_of_the_run(rng, who).items()}
-    frames["noise_floor"] = noise_floor(who) if trained_rule == "fspo" else pd.DataFrame()
+    compared = cases(trained_rule, rules)
+    frames = acceptance_and_lre(rng, compared) | cosine_and_lemma(rng, compared, near_one)
+    frames |= tables_of_the_run(rng, trained_rule)
+    frames |= {"training": training(rng), "noise_floor": noise_floor() if trained_rule == "fspo" else pd.DataFrame()}
     if spoil:
         for name in ("acceptance", "lre", "cosine"):
-            bad = frames[name].index % 5 == 2
+            bad = np.arange(len(frames[name])) % 5 == 2
             frames[name].loc[bad, ["estimate", "ci_low", "ci_high"]] = np.nan
             frames[name].loc[bad, "reason"] = "fewer than 20 clusters"
-    return frames
+    return {name: frame.assign(run=run, trained_rule=trained_rule, seed=seed) for name, frame in frames.items()}
 
 
-def cases(who: dict, rules: tuple[str, ...]) -> list[tuple[dict, float]]:
-    """The rules that the tables are about, each with its acceptance: as trained, at its default range, matched."""
-    trained = who["trained_rule"]
-    own = {"rule": trained, "outside": PRESETS[trained].rule.outside, "source": "trained", "target": np.nan}
-    found = [(who | own, 0.95)]
-    for rule in rules:
-        for outside in ("drop", "truncate", "cap") if rule == "fspo" else ("drop",):
-            key = who | {"rule": rule, "outside": outside}
-            found.append((key | {"source": "given", "target": np.nan}, 0.9))
-            found += [(key | {"source": "matched", "target": target}, target) for target in (0.95, 0.85)]
-    return found
+def cases(trained: str, rules: tuple[str, ...]) -> pd.DataFrame:
+    """The rules that the tables are about, each with the share that it clips and how that grows with length."""
+    rows = [(trained, PRESETS[trained].rule.outside, "trained", np.nan, 0.05)]
+    for rule, outside in [*((rule, "drop") for rule in rules), ("fspo", "truncate"), ("fspo", "cap")]:
+        rows.append((rule, outside, "given", np.nan, 0.1))
+        rows += [(rule, outside, "matched", 1 - clipped, clipped) for clipped in (0.05, 0.15)]
+    found = pd.DataFrame(rows, columns=["rule", "outside", "source", "target", "clipped"])
+    tilt = found["rule"].map({"rloo": 0.8, "gspo": -0.8}).fillna(0.0)
+    return found.assign(tilt=tilt, use="first", reason="")
 
 
-def tables_by_rule(rng, who: dict, rules: tuple[str, ...], near_one: bool) -> dict[str, list[dict]]:
-    """Rows of the tables acceptance, lre, cosine and lemma."""
-    out: dict[str, list[dict]] = {name: [] for name in ("acceptance", "lre", "cosine", "lemma")}
-    for key, target in cases(who, rules):
-        rule, outside = key["rule"], key["outside"]
-        law = curve(rule, target)
-        r = law / law.mean() - 1
-        for subset, measure in product(("all", "nonzero"), ("band", "update", "weight")):
-            counterfactual = key["source"] != "trained"
-            if (measure == "weight" and subset == "all") or (
-                measure == "band" and counterfactual and outside != "drop"
-            ):
-                continue  # as the analysis does: b is over A != 0, band rows do not depend on outside
-            rows = key | {"subset": subset, "use": "first", "measure": measure, "reason": ""}
-            for b in bins():
-                n = COUNT * (5 if b["bin"] < 0 else 1)
-                a = float(law.mean() if b["bin"] < 0 else law[b["bin"]])
-                a = a if measure == "band" else 1 - (1 - a) * (0.55 if measure == "update" else 0.8)
-                estimate = around(rng, a, np.sqrt(max(a * (1 - a), 1e-4) / n), 0, 1)
-                out["acceptance"].append(rows | b | estimate | {"count": n})
-            for norm, value in (("inf", abs(r).max()), ("l2", np.sqrt((r**2).mean()))):
-                e = around(rng, value * (1 if measure == "band" else 1.7) + 0.004, 0.006, 0)
-                out["lre"].append(rows | {"norm": norm} | e)
-        loss = {"drop": 0.03, "truncate": 0.006, "cap": 0.004}[outside] * ((1 - target) / 0.05) ** 1.6
-        loss *= {"rloo": 1.2, "gspo": 1.6}.get(rule, 1.0) * (1e-4 if near_one else 1)
-        rows = key | {"subset": "nonzero", "use": "first", "count": COUNT, "reason": ""}
-        for control in (False, True):
-            if control and (
-                outside != "drop" or key["source"] == "given" or rule not in (*rules[:1], key["trained_rule"])
-            ):
-                continue
-            for b in bins():
-                c = 1 - loss * (0.6 if control else 1.0) * (1 if b["bin"] < 0 else 1 + 0.4 * b["bin"])
-                row = rows | b | around(rng, c, loss / 8, -1, 1) | {"updates": WINDOWS}
-                if b["bin"] < 0:
-                    worst = around(rng, 1 - loss * 3, loss / 4, -1, 1, "worst")
-                    row |= {"worst_bin": worst.pop("worst")} | worst
-                out["cosine"].append(row | {"rule": "random" if control else rule})
-        for _ in range(WINDOWS):
-            eta = float(np.exp(rng.normal(np.log(0.01 if near_one else 8 * loss), 0.35)))
-            rho = eta + 0.1 * abs(r).max() + 0.02
-            cos = 1 - (1 - np.sqrt(max(1 - (0.45 * rho) ** 2, 0.05))) * rng.uniform(0.3, 1)
-            numbers = {"updates": 1, "rho": rho, "guaranteed": rho < 1, "cosine": cos, "e_in": 0.45 * eta}
-            out["lemma"].append(rows | numbers | {"e_len": abs(r).max() * rng.uniform(0.4, 0.9) + 1e-4})
-    return out
+def acceptance_and_lre(rng, compared: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    rows = compared.merge(pd.DataFrame(MEASURES, columns=["subset", "measure"]), "cross")
+    # as the analysis does: band rows on one log do not depend on outside
+    rows = rows[(rows["measure"] != "band") | (rows["source"] == "trained") | (rows["outside"] == "drop")]
+    binned = rows.merge(BINS, "cross")
+    far = (binned["bin"] / 2 - 1).where(binned["bin"] >= 0, 0.0)  # from the middle bin, -1 to 1
+    share = binned["measure"].map({"band": 1.0, "update": 0.55, "weight": 0.8})
+    a = 1 - share * binned["clipped"] * (1 + binned["tilt"] * far)
+    count = np.where(binned["bin"] < 0, 5 * COUNT, COUNT)
+    acceptance = estimated(rng, binned.assign(count=count), a, np.sqrt(a * (1 - a) / count), low=0, high=1)
+    normed = rows.merge(pd.DataFrame({"norm": ["inf", "l2"], "size": [1.0, 0.7]}), "cross")
+    size = normed["size"] * normed["tilt"].abs() * normed["clipped"] * np.where(normed["measure"] == "band", 1, 1.7)
+    return {"acceptance": acceptance, "lre": estimated(rng, normed, size + 0.004, 0.006, low=0)}
 
 
-def tables_of_the_run(rng, who: dict) -> dict[str, list[dict]]:
-    """Rows of the tables moments, scaling, over_time and training."""
-    out: dict[str, list[dict]] = {name: [] for name in ("moments", "scaling", "over_time", "training")}
-    for subset in ("all", "nonzero"):
-        rows = who | {"subset": subset, "use": "first"}
-        for b in bins():
-            n = COUNT * (5 if b["bin"] < 0 else 1)
-            var, spread = SIGMA**2 * b["bin_mean"] ** 1.12 * np.exp(rng.normal(0, 0.06)), np.exp(1.96 * np.sqrt(2 / n))
-            ends = {"var_S_ci_low": var / spread, "var_S_ci_high": var * spread}
-            out["moments"].append(rows | b | ends | {"count": n, "var_S": var})
-        for sign, drift in (("all", -4e-4), ("positive", 2.5e-3), ("negative", -3.5e-3)):
-            row = rows | {
-                "sign": sign,
-                "intercept": 2 * np.log(SIGMA),
-                "k3_per_token": 5e-4,
-                "count": COUNT,
-                "reason": "",
-            }
-            slope = around(rng, 1.12, 0.04, prefix="slope_2H")
-            row |= dict(zip(("slope_2H", "ci_low", "ci_high"), slope.values(), strict=True))
-            of_drift = around(rng, drift, 2e-4, prefix="drift")
-            row |= {"drift_per_token": of_drift.pop("drift")} | of_drift
-            for kept in (95, 85) if subset == "nonzero" else ():
-                row |= around(rng, {"positive": 0.7, "negative": 0.3}.get(sign, 0.5), 0.08, prefix=f"fair_{kept}")
-            out["scaling"].append(row)
-    for window, b in product(range(WINDOWS), bins(overall=False)):
-        share = 0.02 + 0.06 * (1 - np.exp(-window / 4)) * (1 + 0.25 * b["bin"] * (who["trained_rule"] == "rloo"))
-        estimate = around(rng, share, np.sqrt(share * (1 - share) / COUNT), 0, 1)
-        out["over_time"].append(who | {"window": 4 * window, "count": COUNT} | b | estimate)
-    for rollout in range(4 * WINDOWS):
-        reward = 0.35 + 0.4 * (1 - np.exp(-rollout / 20)) + rng.normal(0, 0.02)
-        length = 60 + 30 * (1 - np.exp(-rollout / 15)) + rng.normal(0, 2)
-        values = {"reward": reward, "completions/mean_length": length, "entropy": 0.4}
-        if rollout % 8 == 0:
-            values |= {"eval/reward": reward + 0.02, "eval/reward_stderr": 0.03}
-        for name, value in values.items():
-            phase = "eval" if name.startswith("eval/") else "train"
-            row = who | {"rollout": rollout, "step": 4 * rollout, "phase": phase, "name": name}
-            out["training"].append(row | {"value": value})
-    return out
+def cosine_and_lemma(rng, compared: pd.DataFrame, near_one: bool) -> dict[str, pd.DataFrame]:
+    loss = compared["outside"].map({"drop": 0.03, "truncate": 0.006, "cap": 0.004}) * (20 * compared["clipped"]) ** 1.6
+    loss *= compared["rule"].map({"rloo": 1.2, "gspo": 1.6}).fillna(1.0) * (1e-4 if near_one else 1)
+    compared = compared.assign(loss=loss, subset="nonzero", count=COUNT)
+    control = compared.query("outside == 'drop' and source != 'given'").drop_duplicates("target")
+    binned = pd.concat([compared, control.assign(rule="random", loss=0.6 * control["loss"])]).merge(BINS, "cross")
+    whole, loss = binned["bin"] < 0, binned["loss"]
+    overall = 1 - loss * (1 + 0.4 * binned["bin"]).where(~whole, 1.0)
+    table = estimated(rng, binned.assign(updates=WINDOWS), overall, loss / 8, low=-1, high=1)
+    cosine = estimated(rng, table, (1 - 3 * loss).where(whole), loss / 4, "worst_bin", "worst_ci", -1, 1)
+    lemma = compared.merge(pd.DataFrame({"updates": [1] * WINDOWS}), "cross")
+    e_in = (0.01 if near_one else 4 * lemma["loss"]) * np.exp(rng.normal(0, 0.5, len(lemma)))
+    e_len = (lemma["tilt"].abs() * lemma["clipped"] + 1e-4) * rng.uniform(0.4, 0.9, len(lemma))
+    rho = 2 * e_in + 0.02
+    cos = np.sqrt(1 - np.minimum(0.45 * rho, 0.95) ** 2 * rng.uniform(0.3, 1, len(lemma)))
+    return {"cosine": cosine, "lemma": lemma.assign(rho=rho, guaranteed=rho < 1, cosine=cos, e_in=e_in, e_len=e_len)}
 
 
-def noise_floor(who: dict) -> pd.DataFrame:
+def tables_of_the_run(rng, trained_rule: str) -> dict[str, pd.DataFrame]:
+    moments = pd.DataFrame({"subset": ["all", "nonzero"], "use": "first"}).merge(BINS, "cross")
+    count = np.where(moments["bin"] < 0, 5 * COUNT, COUNT)
+    var, spread = (0.03**2 * moments["bin_mean"] ** 1.12), np.exp(1.96 * np.sqrt(2 / count))
+    ends = {"var_S_ci_low": var / spread, "var_S_ci_high": var * spread}
+    signs = {"sign": ["all", "positive", "negative"], "drift": [-4e-4, 2.5e-3, -3.5e-3], "fair": [0.5, 0.7, 0.3]}
+    fits = moments[["subset", "use"]].drop_duplicates().merge(pd.DataFrame(signs), "cross")
+    fits = fits.assign(intercept=2 * np.log(0.03), k3_per_token=5e-4, count=COUNT, reason="")
+    scaling = estimated(rng, fits, 1.12, 0.04, "slope_2H")
+    scaling = estimated(rng, scaling, fits["drift"], 2e-4, "drift_per_token", "drift_ci")
+    for name in ("fair_95", "fair_85"):
+        scaling = estimated(rng, scaling, fits["fair"].where(fits["subset"] == "nonzero"), 0.08, name, f"{name}_ci")
+    over_time = BINS[1:].merge(pd.DataFrame({"window": 4 * np.arange(WINDOWS), "count": COUNT}), "cross")
+    grows = 1 + 0.25 * over_time["bin"] * (trained_rule == "rloo")
+    share = 0.02 + 0.06 * (1 - np.exp(-over_time["window"] / 16)) * grows
+    return {
+        "moments": moments.assign(count=count, var_S=var * np.exp(rng.normal(0, 0.06, len(moments))), **ends),
+        "scaling": scaling,
+        "over_time": estimated(rng, over_time, share, np.sqrt(share * (1 - share) / COUNT), low=0, high=1),
+    }
+
+
+def training(rng) -> pd.DataFrame:
+    rollout = np.arange(4 * WINDOWS)
+    reward = 0.35 + 0.4 * (1 - np.exp(-rollout / 20)) + rng.normal(0, 0.02, rollout.size)
+    length = 60 + 30 * (1 - np.exp(-rollout / 15)) + rng.normal(0, 2, rollout.size)
+    values = {"reward": reward, "completions/mean_length": length, "entropy": 0.4}
+    values |= {"eval/reward": np.where(rollout % 8, np.nan, reward + 0.02), "eval/reward_stderr": 0.03}
+    wide = pd.DataFrame({"rollout": rollout, "step": 4 * rollout, "phase": "train"} | values)
+    return wide.melt(["rollout", "step", "phase"], var_name="name").dropna()
+
+
+def noise_floor() -> pd.DataFrame:
     """Two quiet sources and one that puts long responses out of the band."""
-    out = []
-    for name, place in product(("again", "padding", "bfloat16"), bins()):
-        share = 0.02 * (place["bin_mean"] > 90) * (name == "bfloat16")
-        row = who | {"source": name, "meaning": f"{name} in words"} | place | {"out_of_band": share, "reason": ""}
-        out.append(row | {"out_of_band_ci_low": share / 2, "out_of_band_ci_high": share + 0.05})
-    return pd.DataFrame(out)
+    sources = pd.DataFrame({"source": ["again", "padding", "bfloat16"], "meaning": "in words", "reason": ""})
+    rows = sources.merge(BINS, "cross")
+    share = 0.02 * (rows["bin_mean"] > 90) * (rows["source"] == "bfloat16")
+    return rows.assign(out_of_band=share, out_of_band_ci_low=share / 2, out_of_band_ci_high=share + 0.05)
 
 
 def write_run(folder: Path, frames: dict[str, pd.DataFrame], place: str = "analysis", **summary: list[str]) -> Path:

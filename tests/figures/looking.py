@@ -1,7 +1,5 @@
 """Reading a drawn figure back: markers, intervals, texts; what the tests of all figures share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -91,10 +89,7 @@ def assert_legible(fig, style, monkeypatch) -> None:
     assert texts
     for text, size, (x0, y0, x1, y1) in texts:
         assert size >= SMALLEST_FONT, text
-        assert x0 > -1, f"{text!r} sticks out on the left"
-        assert x1 < right + 1, f"{text!r} sticks out on the right"
-        assert y0 > -1, f"{text!r} sticks out below"
-        assert y1 < top + 1, f"{text!r} sticks out above"
+        assert min(x0, y0, right - x1, top - y1) > -1, f"{text!r} sticks out: {x0, y0, x1, y1} of {right, top}"
     for i, (one, _, a) in enumerate(texts):
         for other, _, b in texts[i + 1 :]:
             wide = min(a[2], b[2]) - max(a[0], b[0])

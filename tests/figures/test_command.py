@@ -1,7 +1,5 @@
 """The command line and the table reader."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -29,9 +27,8 @@ def test_figures_of_another_ratio_say_so(tmp_path):
     assert [c["name"] for c in captions] == [f"{name}-on-engine" for name in names]
     assert [c["title"].endswith(": E") for c in captions] == [True] * 5
     assert [c["skipped"] for c in captions] == [""] * 4 + ["it is about no log-ratio: draw it without --on"]
-    assert all(
-        c["caption"].endswith("Log-ratio: E (engine), each response once, in the first epoch.") for c in captions[:4]
-    )
+    said = "Log-ratio: E (engine), each response once, in the first epoch."
+    assert all(c["caption"].endswith(said) for c in captions[:4])
     tables = load([run], on="engine")
     fig = find_module("variance_scaling").figure(tables, Style())
     assert fig.axes[0].get_ylabel() == r"Var$(E\,|\,L)$"
@@ -47,17 +44,15 @@ def test_figures_of_another_ratio_say_so(tmp_path):
 
 
 def test_a_skipped_figure_is_listed_with_its_reason(case_runs, tmp_path, capsys):
-    status = main(
-        [str(case_runs("near-one")[0]), "--output", str(tmp_path), "--only", "[clip_over_training,lre_by_rule]"]
-    )
-    assert status == 0
+    runs = [str(case_runs("near-one")[0])]
+    assert main([*runs, "--output", str(tmp_path), "--only", "[clip_over_training,lre_by_rule]"]) == 0
     assert "skipped  clip_over_training: only unclipped runs" in capsys.readouterr().out
     assert not (tmp_path / "clip_over_training.pdf").exists()
     skipped = {c["name"]: c["skipped"] for c in json.loads((tmp_path / "captions.json").read_text())}
     assert "only unclipped runs" in skipped["clip_over_training"]
     assert skipped["lre_by_rule"] == ""
     with pytest.raises(UserError, match="nothing could be drawn"):
-        main([str(case_runs("near-one")[0]), "--output", str(tmp_path / "out"), "--only", "[clip_over_training]"])
+        main([*runs, "--output", str(tmp_path / "out"), "--only", "[clip_over_training]"])
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path, case_tables):

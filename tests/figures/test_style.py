@@ -1,7 +1,5 @@
 """Widths, looks, and files that come out the same twice."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import matplotlib as mpl
@@ -15,22 +13,17 @@ from fspo.rules import COMPARED, Outside
 
 
 def test_named_widths_are_the_venues():
-    assert WIDTHS["neurips"] == 5.5
-    assert WIDTHS["icml-column"] == 3.25
-    assert WIDTHS["icml-full"] == 6.75
+    assert [WIDTHS[name] for name in ("neurips", "icml-column", "icml-full")] == [5.5, 3.25, 6.75]
     assert WIDTHS["acl-column"] == pytest.approx(7.7 / 2.54, abs=0.01)  # acl.sty: 16 cm text, 0.6 cm between columns
     with pytest.raises(UserError, match="did you mean 'icml-column'"):
         Style("icml-colum")
 
 
-def test_every_preset_and_the_control_are_told_apart():
+def test_every_rule_and_every_way_outside_its_band_are_told_apart():
     names = {*COMPARED, "none", "fspo-kl", "fspo-adaptive", "grpo", "random"}
     assert names == set(LOOKS)
     assert len({look.color for look in LOOKS.values()}) == len(LOOKS)
     assert len({(look.marker, str(look.linestyle)) for look in LOOKS.values()}) == len(LOOKS)
-
-
-def test_every_way_outside_the_band_has_a_marker_and_a_colour():
     assert set(OUTSIDE_MARKERS) == set(OUTSIDE_COLORS) == set(get_args(Outside))
 
 

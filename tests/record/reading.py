@@ -1,75 +1,55 @@
 """Read what a run of the record wrote, as arrays by place: logs, metrics, weights and tables."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
-
-from analysis.tables.files import COLUMNS
+from safetensors.numpy import load_file
 
 Values = dict[str, np.ndarray]
 TIMES = ("time/", "step_time", "seconds", "wall", "commit")
 """How the names of times and of the commit begin, as metrics and as keys of JSON files."""
 
 
-def _array(column: Any) -> np.ndarray:
-    """A column as float64 with NaN for null, or as text."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    while pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type):
-        column = column.flatten()
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return np.array(["" if v is None else str(v) for v in column.to_pylist()], dtype=np.str_)
+def _array(column: pd.Series) -> np.ndarray:
+    """A column as float64 with NaN for null, lists one after another, or as text with "" for null."""
+    if column.map(np.ndim).any():
+        column = column.dropna().explode()
+    if pd.api.types.infer_dtype(column) in ("string", "categorical", "empty"):
+        return column.astype(object).fillna("").to_numpy(np.str_)
+    return column.to_numpy(np.float64, na_value=np.nan)
 
 
 def _table(place: str, table: pa.Table) -> Values:
     """Every column, without the rows that hold times."""
-    columns = {name: _array(table.column(name)) for name in table.column_names}
-    text = [column for column in columns.values() if column.dtype.kind == "U" and len(column)]
-    timed = np.any([np.char.startswith(column, t) for column in text for t in TIMES], axis=0) if text else None
-    if timed is not None and timed.any():
-        columns = {name: column[~timed] for name, column in columns.items()}
+    columns = {str(name): _array(column) for name, column in table.to_pandas().items()}
+    for text in [column for column in columns.values() if column.dtype.kind == "U"]:
+        timed = np.array([value.startswith(TIMES) for value in text], bool)
+        if timed.any():
+            columns = {name: column[~timed] for name, column in columns.items()}
+            break
     return {f"{place}/{name}": column for name, column in columns.items()}
 
 
-def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Leaves of a JSON value, without times."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not str(key).startswith(TIMES):
-                yield from _flat(f"{place}.{key}" if place else str(key), inner)
-    elif isinstance(value, list) and any(isinstance(v, (Mapping, list, str)) for v in value):
-        for i, inner in enumerate(value):
-            yield from _flat(f"{place}.{i}", inner)
-    else:
-        yield place, value
-
-
-def read_json(place: str, value: Any) -> Values:
-    out: Values = {}
-    for name, leaf in _flat("", value):
-        key = f"{place}/{name}"
-        numbers = [np.nan if v is None else v for v in leaf] if isinstance(leaf, list) else [leaf]
-        if all(isinstance(v, (int, float)) for v in numbers):
-            out[key] = np.array(numbers, np.float64)
-        else:
-            out[key] = np.array([str(leaf)], np.str_)
-    return out
+def read_json(place: str, value: Any, join: str = "/") -> Values:
+    """The leaves of a JSON value, without times."""
+    if isinstance(value, list) and any(isinstance(v, (dict, list, str)) for v in value):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        kept = {f"{place}{join}{key}": inner for key, inner in value.items() if not str(key).startswith(TIMES)}
+        return {name: leaf for key, inner in kept.items() for name, leaf in read_json(key, inner, ".").items()}
+    numbers = [np.nan if v is None else v for v in value] if isinstance(value, list) else [value]
+    if all(isinstance(v, (int, float)) for v in numbers):
+        return {place: np.array(numbers, np.float64)}
+    return {place: np.array([str(value)], np.str_)}
 
 
 def read_log(place: str, folder: Path) -> Values:
-    files = sorted(folder.glob("*.parquet"))
-    tables = [pq.read_table(path).replace_schema_metadata() for path in files]
+    tables = [pq.read_table(path).replace_schema_metadata() for path in sorted(folder.glob("*.parquet"))]
     return _table(place, pa.concat_tables(tables, promote_options="permissive"))
 
 
@@ -88,8 +68,6 @@ def _metrics(place: str, path: Path) -> Values:
 
 
 def _weights(place: str, path: Path) -> Values:
-    from safetensors.numpy import load_file
-
     return {f"{place}/{name}": value.astype(np.float64).ravel() for name, value in sorted(load_file(path).items())}
 
 
@@ -109,8 +87,6 @@ def read_analysis(place: str, run: Path) -> Values:
         name = f"{place}/{path.stem}"
         if path.suffix == ".parquet":
             out |= _table(name, pq.read_table(path))
-        elif path.suffix == ".csv" and path.name != COLUMNS and not path.with_suffix(".parquet").exists():
-            out |= _table(name, pyarrow.csv.read_csv(path))
         elif path.suffix == ".json":
             out |= read_json(name, json.loads(path.read_text()))
     return out

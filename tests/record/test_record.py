@@ -1,7 +1,5 @@
 """The code computes what the frozen record holds; ``make_record --compare`` compares far more than these tests."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -37,13 +35,7 @@ def test_short_training_runs(recorded, tmp_path):
     check(part(recorded, "training/"), record.read(tmp_path))
 
 
-# -- the comparison itself ------------------------------------------------------------------------------------------
-
 COLUMN = np.array([0.5, np.nan, -2.0, np.inf])
-
-
-def compared(old, new, place="logs/fspo/numbers/estimate"):
-    return record.compare({place: record.summary(old)}, {place: new})
 
 
 def test_summary_by_hand():
@@ -55,27 +47,25 @@ def test_summary_by_hand():
     assert names["digest"] == record.summary(COLUMN.copy())[0]
 
 
+TABLE, LOG = "logs/fspo/numbers/estimate", "training/fspo/log/log_ratio"
+
+
 @pytest.mark.parametrize(
-    "other",
-    [COLUMN[:3], COLUMN * -1, COLUMN[[2, 1, 0, 3]], np.array([0.5, 0.0, -2.0, np.inf]), COLUMN * (1 + 1e-8)],
-    ids=["shorter", "negated", "rows exchanged", "NaN filled", "one part in 1e8"],
+    ("place", "old", "new", "told"),
+    [
+        (TABLE, COLUMN, COLUMN.copy(), 0),
+        *((TABLE, COLUMN, other, 1) for other in (COLUMN[:3], -COLUMN, COLUMN[[2, 1, 0, 3]], COLUMN * (1 + 1e-8))),
+        (TABLE, COLUMN, np.array([0.5, 0.0, -2.0, np.inf]), 1),  # NaN filled
+        (TABLE, COLUMN, COLUMN * (1 + 1e-15), 0),  # rounding is tolerated in tables
+        (LOG, COLUMN, COLUMN * (1 + 1e-15), 1),
+        (TABLE, np.array(["a", "b"]), np.array(["a", "b"]), 0),
+        (TABLE, np.array(["a", "b"]), np.array(["a", "c"]), 1),
+        (TABLE, np.array(["a"]), np.array(["c"]), 1),
+    ],
 )
-def test_a_difference_is_seen(other):
-    assert compared(COLUMN, COLUMN.copy()) == []
-    (line,) = compared(COLUMN, other)
-    assert line.startswith("logs/fspo/numbers/estimate: ")
-
-
-def test_rounding_is_tolerated_in_tables_and_not_in_training():
-    other = COLUMN * (1 + 1e-15)
-    assert compared(COLUMN, other) == []
-    assert len(compared(COLUMN, other, "training/fspo/log/log_ratio")) == 1
-
-
-def test_text_is_compared():
-    assert compared(np.array(["a", "b"]), np.array(["a", "b"])) == []
-    assert len(compared(np.array(["a", "b"]), np.array(["a", "c"]))) == 1
-    assert len(compared(np.array(["a"]), np.array(["c"]))) == 1
+def test_a_difference_is_told_beside_its_place(place, old, new, told):
+    lines = record.compare({place: record.summary(old)}, {place: new})
+    assert [line.startswith(f"{place}: ") for line in lines] == [True] * told
 
 
 def test_what_is_missing_or_new_is_told():
@@ -86,4 +76,3 @@ def test_what_is_missing_or_new_is_told():
 def test_the_committed_logs_name_no_machine():
     for path in record.LOGS.glob("*/config.yaml"):
         assert "output: runs/" in path.read_text()
-    assert json.loads(record.RECORD.read_text())["values"]

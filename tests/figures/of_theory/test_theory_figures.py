@@ -1,7 +1,5 @@
 """The theory's figures draw the numbers that belong to them, legibly."""
 
-from __future__ import annotations
-
 import json
 import math
 from fractions import Fraction
@@ -10,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import t
 
 from figures import find_module
@@ -20,6 +19,7 @@ from figures.style import Style
 from tests.figures.looking import assert_legible, bars, marked, titled
 
 RULE_COLORS = {"rloo": "#D55E00", "gspo": "#009E73", "fspo": "#0072B2", "fspo-kl": "#56B4E9"}
+KINDS = ("formula", "simulated")
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +31,10 @@ def phi(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-def curve(ax, color: str, linestyle: str = "-") -> np.ndarray:
-    """The points of the one line of this look that has no markers."""
-    (line,) = [
-        line
-        for line in ax.get_lines()
-        if line.get_color() == color and line.get_marker() == "None" and line.get_linestyle() == linestyle
-    ]
+def curve(ax, color: str, style: str | None = "-") -> np.ndarray:
+    """The points of the one line of this colour and style (None: of any) that has no markers."""
+    lines = [line for line in ax.get_lines() if line.get_color() == color and line.get_marker() == "None"]
+    (line,) = [line for line in lines if style in (None, line.get_linestyle())]
     return np.column_stack(line.get_data()).astype(float)
 
 
@@ -50,31 +47,21 @@ def test_acceptance_models_are_matched_and_follow_the_closed_forms(tables):
     np.testing.assert_allclose(still[still["rule"] == "fspo"]["acceptance"], 0.85, rtol=1e-9)  # T1
     np.testing.assert_allclose(moving[moving["rule"] == "fspo-kl"]["acceptance"], 0.85, rtol=1e-9)
     own = moving[moving["rule"] == "fspo"].set_index("length")["acceptance"]
-    # u from the shortest length's acceptance by bisection, then section 4's formula elsewhere
-    low, high = 0.0, 40.0
-    for _ in range(200):
-        u = (low + high) / 2
-        value = phi(u + 0.015) - phi(-u + 0.015)
-        low, high = (u, high) if value < own[1.0] else (low, u)
+    # u from the shortest length's acceptance, then section 4's formula elsewhere
+    u = brentq(lambda u: phi(u + 0.015) - phi(-u + 0.015) - own[1.0], 0, 40, xtol=1e-14)
     for length in (1_000.0, 100_000.0):
         x = 0.015 * math.sqrt(length)
         assert own[length] == pytest.approx(phi(u + x) - phi(-u + x), rel=1e-6)
 
 
-def test_simulated_points_agree_with_the_laws(tables):
-    table = tables["acceptance_models"]
-    points, inside = table[table["kind"] == "simulated"], 0
-    for row in points.itertuples():
-        rule, _ = numbers.matched_rule(str(row.rule), row.mu)
-        half = rule.half_widths(np.array([row.length]))
-        centre = row.length * row.mu if row.rule == "fspo-kl" else 0.0
-        scale = row.sigma * math.sqrt(row.length)
-        edges = (centre - half[0][0] - row.mu * row.length, centre + half[1][0] - row.mu * row.length)
-        exact = phi(edges[1] / scale) - phi(edges[0] / scale)
-        inside += row.ci_low - 1e-12 <= exact <= row.ci_high + 1e-12
-        assert row.ci_low <= row.acceptance <= row.ci_high
-    assert len(points) == 70
-    assert inside >= 60  # 95 % of 70 is 66.5; fewer than 60 has a probability below 1e-2
+def test_simulated_points_agree_with_the_formulas(tables):
+    for _, own in tables["acceptance_models"].groupby(["panel", "rule"]):
+        formula, points = (own[own["kind"] == kind] for kind in KINDS)
+        exact = np.interp(np.log(points["length"]), np.log(formula["length"]), formula["acceptance"])
+        assert points["acceptance"].between(points["ci_low"], points["ci_high"]).all()
+        inside = (points["ci_low"] - 1e-12 <= exact) & (exact <= points["ci_high"] + 1e-12)
+        assert len(inside) == 10
+        assert sum(inside) >= 7  # fewer than 7 in any of the 7 series has a probability below 1e-2
 
 
 def test_acceptance_models_draw_the_table(tables):
@@ -84,10 +71,9 @@ def test_acceptance_models_draw_the_table(tables):
         rows, ax = table[table["panel"] == panel], titled(fig, title)
         for rule in rows["rule"].unique():
             own, color = rows[rows["rule"] == rule], RULE_COLORS[rule]
-            formula, points = own[own["kind"] == "formula"], own[own["kind"] == "simulated"]
-            (line,) = [x for x in ax.get_lines() if x.get_color() == color and x.get_marker() == "None"]
-            np.testing.assert_array_equal(np.column_stack(line.get_data()), formula[["length", "acceptance"]])
-            np.testing.assert_array_equal(marked(ax, color=color), points[["length", "acceptance"]])
+            formula, points = (own.loc[own["kind"] == kind, ["length", "acceptance"]] for kind in KINDS)
+            np.testing.assert_array_equal(curve(ax, color, None), formula)
+            np.testing.assert_array_equal(marked(ax, color=color), points)
         ends = rows[["ci_low", "ci_high"]].dropna().to_numpy()
         assert bars(ax, 1) == {(round(float(a), 9), round(float(b), 9)) for a, b in ends}
     text = find_module("acceptance_models").caption(tables)
@@ -108,7 +94,6 @@ def test_drift_and_scale_by_hand(tables):
         if bound < a_0:
             assert row.one_sided == pytest.approx(bound / (a_0 - bound), rel=1e-9)
             assert row.two_sided == pytest.approx(2 * bound / (a_0 - bound), rel=1e-9)
-            assert row.lre <= (row.two_sided if row.mixed_signs else row.one_sided)
         else:
             assert math.isnan(row.one_sided)
     mixed = table[table["mixed_signs"] & (table["x"] > 0)]

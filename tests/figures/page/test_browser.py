@@ -1,7 +1,5 @@
 """The report in a real browser: no console error, nothing fetched, cut off or on top of something else."""
 
-from __future__ import annotations
-
 import pytest
 
 from figures import draw_all

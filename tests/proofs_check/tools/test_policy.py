@@ -1,13 +1,13 @@
-"""The tabular policy: probabilities sum to 1, scores are gradients, strata are expectations."""
-
-from __future__ import annotations
+"""The tabular policy: probabilities sum to 1, scores are gradients, strata are expectations; the chain of the four
+distributions, and truncated sampling by hand."""
 
 import numpy as np
 import pytest
 
 from fspo.base.errors import UserError
 from fspo.rules import preset
-from proofs_check.tools.policy import all_responses, make_bandit, scores, strata, token_log_probs
+from proofs_check.tools.chain import make_chain, truncated
+from proofs_check.tools.policy import all_responses, make_bandit, next_symbol, scores, strata, token_log_probs
 
 
 def test_all_responses_are_counted_and_distinct():
@@ -45,32 +45,45 @@ def test_scores_are_the_gradient_of_log_pi():
 
 
 @pytest.mark.parametrize(("name", "outside"), [("fspo", "drop"), ("gspo", "truncate"), ("rloo", "cap")])
-def test_strata_against_a_plain_loop(name, outside):
+def test_strata_are_means_by_length(name, outside):
     bandit = make_bandit(np.random.default_rng(2), vocabulary=2, max_length=3)
     rule = preset(name, outside=outside, range_lo=0.1, range_hi=0.1).rule
     p, g, clipped, a = strata(bandit, rule)
     psi = scores(bandit.new, bandit.responses)
-    sums: dict[int, list] = {}
-    for i, length in enumerate(bandit.responses.lengths):
-        A, mass = bandit.advantages[i], bandit.p_old[i]
-        if A == 0:
-            continue
-        S = bandit.token_log_ratios[i].sum()
-        out = rule.apply(np.array([S]), np.array([float(length)]), np.array([A]))
-        scale = A / (length if rule.weight == "geometric" else 1)
-        w, m = float(out.weight[0]), float(out.multiplier[0])
-        terms = [mass, mass * scale * w * psi[i], mass * scale * w * m * psi[i], mass * m, mass * w * m, mass * w]
-        old = sums.setdefault(int(length), [0.0] * 6)
-        sums[int(length)] = [x + y for x, y in zip(old, terms, strict=True)]
-    for k, length in enumerate(sorted(sums)):
-        mass, true, cut, kept, weight_kept, weight = sums[length]
-        assert p[k] == pytest.approx(mass)
-        np.testing.assert_allclose(g[k], true / mass, atol=1e-14)
-        np.testing.assert_allclose(clipped[k], cut / mass, atol=1e-14)
-        assert a[k] == pytest.approx(kept / mass if outside == "drop" else weight_kept / weight)
+    S, L, A = bandit.token_log_ratios.sum(axis=1), bandit.responses.lengths.astype(float), bandit.advantages
+    applied = rule.apply(S, L, A)
+    w, m, scale = applied.weight, applied.multiplier, A / (L if rule.weight == "geometric" else 1)
+    for k, length in enumerate(np.unique(L[A != 0])):
+        at = (length == L) & (A != 0)
+        shares = bandit.p_old[at] / bandit.p_old[at].sum()
+        assert p[k] == pytest.approx(bandit.p_old[at].sum())
+        np.testing.assert_allclose(g[k], (shares * (scale * w)[at]) @ psi[at], atol=1e-14)
+        np.testing.assert_allclose(clipped[k], (shares * (scale * w * m)[at]) @ psi[at], atol=1e-14)
+        kept = shares @ m[at] if outside == "drop" else shares @ (w * m)[at] / (shares @ w[at])
+        assert a[k] == pytest.approx(kept)
 
 
 def test_drift_stats_are_the_kl_per_token():
     bandit = make_bandit(np.random.default_rng(3))
     kl = -bandit.p_old @ bandit.log_ratio  # KL(old || new) of whole responses
     assert bandit.drift_stats().k3 == pytest.approx(kl / (bandit.p_old @ bandit.responses.lengths))
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "kept"),
+    [(1.0, None, 3), (0.81, None, 3), (0.8, None, 2), (0.51, None, 2), (0.5, None, 1), (1.0, 2, 2), (0.5, 2, 1)],
+)
+def test_truncation_keeps_the_most_likely_symbols_up_to_top_p(top_p, top_k, kept):
+    probabilities, order = np.array([0.2, 0.5, 0.3]), [1, 2, 0]
+    found = next_symbol(truncated(np.log(probabilities[None, None]), top_p, top_k))[0, 0]
+    expected = np.where(np.isin([0, 1, 2], order[:kept]), probabilities, 0)
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-14)
+
+
+def test_the_parts_of_a_chain_add_up_to_new_less_draw():
+    chain = make_chain(np.random.default_rng(0), top_p=0.8, temperature=0.9)
+    on = chain.drawn
+    assert 0 < on.sum() < on.size
+    assert chain.p_draw.sum() == pytest.approx(1, abs=1e-12)
+    total = np.log(chain.probability(chain.new)[on]) - np.log(chain.p_draw[on])
+    np.testing.assert_allclose((chain.update + chain.staleness + chain.engine)[on], total, rtol=1e-9, atol=1e-12)
