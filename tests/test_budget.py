@@ -25,13 +25,13 @@ ROOT = Path(__file__).parents[1]
 
 LINES = {
     "fspo": 16_182,
-    "analysis": 7_810,
+    "analysis": 7_809,
     "analysis/claims": 538,
     "analysis/doctor": 2_416,
-    "analysis/importing": 1_806,
+    "analysis/importing": 1_698,
     "figures": 2_813,
     "figures/page": 451,
-    "proofs_check": 4_984,
+    "proofs_check": 4_983,
     "studies": 1_197,
     "benchmarks": 900,
     "docs": 198,
@@ -39,10 +39,10 @@ LINES = {
     "paper_repro.py": 179,
 }
 """Ceiling of the lines of Python by folder; a folder within another one counts for itself alone. These are the sizes of
-today, and they may only fall: analysis/doctor to 2,300 and analysis/importing to 1,700."""
-PYTHON_LINES, TEST_LINES = 40_000, 24_869
-"""Ceilings of all Python outside tests, which has fallen below 40,000, and of tests, which fall to 20,000."""
-WORDS = 29_200
+today, and they may only fall, analysis/doctor to 2,300."""
+PYTHON_LINES, TEST_LINES = 39_600, 22_765
+"""Ceilings of all Python outside tests, and of tests, which fall to 20,000."""
+WORDS = 29_180
 """Ceiling of the words in all Markdown files."""
 PAGES = {"README.md": 900, "docs/findings.md": 2_500, "docs/theory.md": 4_500, "docs/proofs.md": 4_000}
 """Ceilings of the words of single pages, words that hold a letter or a digit, without blocks of code and formulas."""
