@@ -171,8 +171,8 @@ def zeros_in_runs(base: Floats, against: Floats, row: Ints) -> Mask:
     doubted = np.bincount(run, zero & doubt)
     wanted = (np.bincount(run) >= 2) & (doubted >= 1)
     sure, unsure = (base > -0.05) & doubt, against < UNCERTAIN
-    agreed = np.mean(doubted[zero[starts]] == 0) > 0.2
-    if agreed or np.mean(against[sure] == 0) > 0.2 or np.mean(base[unsure] < against[unsure]) > NUCLEUS:
+    agreed = np.mean(doubted[zero[starts]] == 0) > 0.2 or np.sum(against[sure] == 0) > 0.2 * np.sum(sure)
+    if agreed or np.sum(base[unsure] < against[unsure]) > NUCLEUS * np.sum(unsure):
         wanted &= (doubted >= 2) & (np.fmin.reduceat(base, starts) < np.log(0.5))
     return zero & wanted[run]
 

@@ -23,11 +23,8 @@ def write(path, columns):
     elif path.name.endswith(".csv"):
         frame.map(lambda v: json.dumps(v) if isinstance(v, list) else v).to_csv(path, index=False)
     else:
-        text = frame.to_json(orient="records", lines=True)
-        if path.name.endswith(".gz"):
-            path.write_bytes(gzip.compress(text.encode()))
-        else:
-            path.write_text(text)
+        text = frame.to_json(orient="records", lines=True).encode()
+        path.write_bytes(gzip.compress(text) if path.name.endswith(".gz") else text)
     return path
 
 
@@ -50,7 +47,7 @@ def plain_rows(number):
 
 
 def records(path, rows):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
