@@ -56,18 +56,17 @@ def test_a_batch_in_a_line_and_a_step_in_the_files_name(tmp_path):
     """NeMo-RL's files: lists of one or of a batch, padded, with the prompt's tokens in front."""
     batch = {"rewards": [1.0, 0.0], "input_lengths": [4, 3], "token_loss_mask": [[0, 0, 1, 1, 0], [0, 0, 1, 0, 0]]}
     batch |= {"generation_logprobs": [[0, 0, -1.0, -2.0, 0], [0, 0, -0.5, 0, 0]], "idx": [3, 4]}
-    batch |= {
-        "prev_logprobs": [[0, 0, -1.5, -1.75, 0], [0, 0, -1.0, 0, 0]],
-        "token_ids": [[7, 8, 5, 6, 0], [7, 8, 5, 0, 0]],
-    }
+    batch |= {"prev_logprobs": [[0, 0, -1.5, -1.75, 0], [0, 0, -1.0, 0, 0]]}
+    batch |= {"token_ids": [[7, 8, 5, 6, 0], [7, 8, 5, 0, 0]]}
+    one = {name: values[:1] for name, values in batch.items()} | {"rewards": [0.5]}
     records(tmp_path / "dumps" / "rollout_9.jsonl", [batch])
-    records(tmp_path / "dumps" / "rollout_2_step10.jsonl", [{name: values[:1] for name, values in batch.items()}])
+    records(tmp_path / "dumps" / "rollout_2_step10.jsonl", [one])
     report = import_run(tmp_path / "dumps", tmp_path / "run")
     log = read_log(tmp_path / "run")
     assert log.column("step").tolist() == [9, 9, 10]
     assert log.column("length").tolist() == [2, 1, 2]  # neither the padding nor input_lengths, which counts the prompt
     assert log.column("behaviour_log_ratio") == pytest.approx([-0.25, -0.5, -0.25])
-    assert log.column("reward").tolist() == [1.0, 0.0, 1.0]
+    assert log.column("reward").tolist() == [1.0, 0.0, 0.5]
     assert len(set(log.column("prompt_id"))) == 1
     assert report.lines()[-1].endswith("--on behaviour")
 

@@ -47,13 +47,14 @@ EXPECTED = {
     "length": [3, 1, 2],
     "advantage": [1.0, -1.0, 0.5],
     "rollout": [0, 0, 1],
+    "truncated": [True, False, True],
 }
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl", "t.jsonl.gz"])
 def test_token_lists_become_sums(tmp_path, name):
-    tools = [[{"a": 1}], [{"a": 2}, {"a": 3}], []]
-    report, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER, "tools": tools}, name)
+    more = {"tools": [[{"a": 1}], [{"a": 2}, {"a": 3}], []], "truncated": [True, False, True]}
+    report, log = imported(tmp_path, TOKENS | {"rollout_log_probs": SAMPLER} | more, name)
     for column, values in EXPECTED.items():
         assert log.column(column) == pytest.approx(values)
     prompts = log.column("prompt_id")
@@ -156,6 +157,8 @@ def test_names_are_found_without_case_and_never_twice():
     assert chosen == {"step": "Step", "new": "LOG_PROBS", "old": "old_log_probs", "reward": "Score", "prompt": "input"}
     with pytest.raises(UserError, match="did you mean 'reward'"):
         choose_columns(["a"], {"rewards": "a"})
+    with pytest.raises(UserError, match="no column 'b'"):
+        choose_columns(["a"], {"reward": "b"})
 
 
 def test_an_imported_table_goes_through_analysis_and_doctor(tmp_path, capsys):
@@ -259,8 +262,8 @@ def test_a_table_of_two_log_probabilities_names_the_next_command(tmp_path, capsy
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("comma.csv", "\ufeffstep,prompt,old_logprobs,new_logprobs\n0,p,-3.75,-3.5\n"),
-        ("semicolon.csv", "step;prompt;logp_old;logp_new\n0;p;-3.75;-3.5\n"),
+        ("comma.csv", "\ufeffstep,prompt,old_logprobs,new_logprobs,length\n0,p,-3.75,-3.5,\n"),
+        ("semicolon.csv", "step;prompt;logp_old;logp_new\n0;p; -3.75;-3.5 \n"),
         ("tab.tsv", "step\tprompt\tLogP-Old\tLogP-New\n0\tp\t-3.75\t-3.5\n"),
         ("lists.csv", 'step;prompt;old logprobs;new logprobs\n0;p;[-1.5, -2.0, -0.25];"[-1.0, -2.0, -0.5]"\n'),
         ("numpy.csv", 'step,prompt,old_logprobs,new_logprobs\n0,p,[-1.5 -2.   -0.25],"[-1.  -2.\n -0.5]"\n'),

@@ -45,8 +45,7 @@ def test_a_real_trl_run(tmp_path, capsys):
     assert log.column("advantage") == pytest.approx(completions["advantage"].to_numpy(), rel=1e-6)
     assert log.column("step").tolist() == [1] * 8 + [2] * 8 + [3] * 8
     assert log.column("rollout").tolist() == [0] * 8 + [1] * 8 + [2] * 8
-    groups = pd.Series(log.column("prompt_id")).groupby(log.column("rollout")).nunique()
-    assert groups.tolist() == [2, 2, 2]
+    assert pd.Series(log.column("prompt_id")).groupby(log.column("rollout")).nunique().tolist() == [2, 2, 2]
     state = json.loads((out / "trainer_state.json").read_text())["log_history"]
     found = lines(tmp_path / "run")
     assert [line["step"] for line in found] == [1, 2, 3]
