@@ -185,8 +185,9 @@ def test_weights_of_tokens_that_have_no_number_or_lie_above_the_cap(tmp_path):
 def test_log_probs_slightly_above_0_are_held_and_others_refused(tmp_path):
     old, sampler = pairs()
     old[:, :3], sampler[3, 2] = 0.004, 0.001  # a tenth of the tokens; of one both are above 0
-    found, notes, _ = noticed(tmp_path, old, sampler)
+    found, notes, log = noticed(tmp_path, old, sampler)
     assert (found.above_zero.count, found.above_zero.largest) == (120, 0.004)
+    assert log.column("behaviour_log_ratio") == pytest.approx((np.minimum(old, 0) - np.minimum(sampler, 0)).sum(1))
     assert "held at 0" in notes
     for many, value in ((1, 0.3), (20, 0.004)):
         old[:, :many] = value if many > 1 else old[:, :1]

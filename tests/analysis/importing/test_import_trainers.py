@@ -14,7 +14,6 @@ from tests.analysis.importing.made import scalars as lines
 
 
 def test_a_real_trl_run(tmp_path, capsys):
-    """Three steps of a GRPOTrainer on the CPU."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
