@@ -6,8 +6,7 @@ it (docs/theory.md, T5; S is the log-ratio, s that of a token). All tests togeth
 been logged whatever their reward (`by_rewards`).
 
 DAPO's dynamic sampling drops groups with equal rewards. Then a response that is logged only because of its own reward
-is not a fair draw from the policy. A response whose mates (the other responses of its group) already differ in their
-rewards would have been kept with any reward, whether groups were selected or not."""
+is no fair draw from the policy; but one whose mates (the others of its group) already differ in theirs is."""
 
 from __future__ import annotations
 
@@ -27,15 +26,14 @@ LEVEL = 0.007
 """Largest probability that a sound run gets an issue from any of the ``TESTS`` tests, however often it is examined.
 
 The tests whether a mean weight exceeds 1, and whether E[S] exceeds 0, keep this level for every distribution of S. No
-test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it. The
-test that compares -E with k3 (the sum of e^s - 1 - s over a response's tokens) keeps the level if k3 + E lies between
--LOST and GAINED. Checks with thresholds of their own are not among the tests."""
+test reports a mean weight below 1, because large weights that are too rare to be in the log yet may make up for it.
+Checks with thresholds of their own are not among the tests."""
 TESTS = 5  # number of tests, each of which gets an equal part of ``LEVEL``
 EACH = LEVEL / TESTS
 LOST, GAINED = 4.0, 2.0**17
-"""The test assumes that k3 + E of a response, the sum of e^s - 1 over its tokens, lies between -LOST and GAINED. It
-comes near -LOST if LOST tokens have become impossible. GAINED = 131,072 is e^s of a token that is certain now and was
-one of 131,072 equally likely tokens when it was sampled."""
+"""The test that compares -E with k3 keeps its level if k3 + E of a response, the sum of e^s - 1 over its tokens, lies
+between -LOST and GAINED. It comes near -LOST if LOST tokens have become impossible. GAINED = 131,072 is e^s of a token
+that is certain now and was one of 131,072 equally likely tokens when it was sampled."""
 WEIGHT_MARGIN = 0.01  # smallest distance of a mean weight from 1 that is reported
 STILL_SPREAD, SURE = 0.8, 5.0
 """S is reported as too small if the mean of (S + k3)^2 lies below this share of its least value, by this many standard
@@ -49,17 +47,14 @@ FEW = "{} rows in the first epoch after an update, 30 are wanted (those of older
 class FirstEpoch:
     """Tests of the equalities on ``rows`` (N,) of complete rollouts, of which ``fair`` (N,) marks those that would be
     logged whatever their reward (`by_rewards`). ``float32`` says whether the trainer computes in float32, by its
-    configuration. If sampler and trainer differ by more than float32 explains, S + D + E is tested in the place of S.
-    """
+    configuration. If sampler and trainer differ by more than float32 explains, S + D + E is tested and not S."""
 
     def __init__(self, rows: Rows, fair: Mask, *, float32: bool = False) -> None:
-        S, L, rollout = rows.S, rows.L, rows["rollout"]
-        since = rows["updates_since_rollout"]
-        start, self.float32 = since == 0, float32
-        self.before = Line(S[start], L[start], rollout[start], rows["k3_sum"][start])
-        E = ratio(rows.columns, "behaviour")
-        self.mismatch = Line(E, L, rollout, rows["behaviour_k3_sum"])
+        S, E, self.float32 = rows.S, ratio(rows.columns, "behaviour"), float32
         x, k3, square = S, rows["k3_sum"], rows["sum_sq_log_ratio"]
+        since = rows["updates_since_rollout"]
+        self.before = Line(rows.take(since == 0), S[since == 0], k3[since == 0])
+        self.mismatch = Line(rows, E, rows["behaviour_k3_sum"])
         if self.mismatch.n and self.mismatch.rms > FLOAT32:
             x, k3, square = S + E, rows["total_k3_sum"], rows["total_sum_sq"]
         # Rows of older weights without a rollout-policy ratio are left out: if D, the part of the policy lag, is
@@ -67,8 +62,8 @@ class FirstEpoch:
         stale = (rows.lag > 0) & ~np.isfinite(rows["behaviour_log_ratio"])
         fresh = fair & (since >= 1) & ~(rows["times_used"] > 0) & np.isfinite(x) & (rows["length"] >= 1) & ~stale
         self.k3, self.square = k3[fresh], square[fresh]
-        self.if_mean = x[fresh] + S[fresh] * (L[fresh] - 1)  # what x is if S is a mean over the tokens
-        self.line = Line(x[fresh], L[fresh], rollout[fresh], self.k3, rows["response_id"][fresh])
+        self.if_mean = x[fresh] + S[fresh] * (rows.L[fresh] - 1)  # what x is if S is a mean over the tokens
+        self.line = Line(rows.take(fresh), x[fresh], self.k3)
         weight = importance_weight(self.line.x) - 1
         self.weight = AnytimeMean.of(weight, self.line.rollout, EACH)
         self.likelihood = AnytimeMean.of(weight, self.line.rollout, EACH, bets=np.ones(1))
@@ -104,9 +99,8 @@ class FirstEpoch:
         what += f"are one, and no noise of its size is like it: {why}"
         fix = "compute old and new log-probabilities of the same tokens by the same code, at the sampling temperature; "
         fix += "log the sampler's log-probabilities (engine_log_ratio)"
-        return found(
-            what, fix, *evidence, since=line.since(), severity=Severity.CRITICAL if known else Severity.WARNING
-        )
+        severity = Severity.CRITICAL if known else Severity.WARNING
+        return found(what, fix, *evidence, since=line.since(), severity=severity)
 
     def _weight(self) -> Answer:
         """Check whether E[e^S] is above 1 (T5), and whether E[S] is above 0: in a sound run it is -KL, at most 0."""
@@ -160,16 +154,12 @@ class FirstEpoch:
 
 
 def by_rewards(rows: Rows) -> tuple[Mask, bool]:
-    """Return a mask (N,) of the rows that would be logged whatever their reward, and whether groups were selected (as
-    by dynamic sampling, so that the log has hardly a group with equal rewards).
+    """Return a mask (N,) of the rows that would be logged whatever their reward, because those of their mates differ;
+    and whether groups were selected (as by dynamic sampling, so that the log has hardly a group with equal rewards).
 
-    A response would be logged whatever its reward if the rewards of its mates (the others of its group) differ. The
-    mask is also True without a reward or with fewer than two mates: the log cannot show why those were logged."""
-    reward = rows["reward"]
+    The mask is also True without a reward or with fewer than two mates: the log cannot show why those were logged."""
+    reward, group = rows["reward"], rows.cluster
     first = rows.first & np.isfinite(reward)
-    if not first.any():
-        return np.ones(len(rows), bool), False
-    group = rows.cluster
     r, g = reward[first], group[first]
     n, total, square = (totals(g, rows.clusters, x) for x in (np.ones_like(r), r, r * r))
     several = n >= 2

@@ -1,5 +1,4 @@
-"""Measure a log-ratio x that should be 0 apart from noise: its size over a log's rows, and how far the mean of x + k3,
-which theory says is 0, grows with the length L."""
+"""Measure a log-ratio that should be 0 apart from noise (`Line`), and find where values rise or jump over a run."""
 
 from __future__ import annotations
 
@@ -8,22 +7,18 @@ from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analysis.doctor.issues import Evidence
-from analysis.doctor.patient import MIN_ROWS, Floats, Ints
+from analysis.doctor.patient import MIN_ROWS, Floats, Ints, Rows
 from fspo.stats.intervals import t_quantile
 
 FLOAT32 = 1e-3
 """Two programs that compute in float32 differ by less than this (root mean square of their log-ratio over sqrt(L), in
 nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, else on S + D + E."""
-OFFSET = 0.02
-"""Smallest mean of x + k3, in nats, that is reported, for a log-ratio x that should be 0 apart from noise. k3 is the
-sum of e^s - 1 - s over the token log-ratios s of x."""
+OFFSET = 0.02  # smallest mean of x + k3, in nats, that is reported (x, k3: see `Line`)
 CARRIERS = 64  # largest number of rows that `Line.carriers` returns
-LOOK = "look at their tokens and mask them"
-SOUND = f"{LOOK}; the others are sound"
-"""The fix where few responses carry most of x, and that where the others were tested."""
+LOOK = "look at their tokens and mask them"  # the fix where few responses carry most of x
+SOUND = f"{LOOK}; the others are sound"  # and that where the others were tested
 SERIES = 8
 """Least number of rollouts, or of lines of metrics, over which a rise is judged; and of rows in each rollout over which
 x is said to jump."""
@@ -46,10 +41,10 @@ class Line:
 
     Parameters
     ----------
-    x, L, k3 : float array (N,)
-        Log-ratio, length and k3 (NaN where unknown) of each row; rows whose x is not finite are left out.
-    rollout, response : int array (N,)
-        Numbers of each row's rollout and response.
+    rows : Rows (N,)
+        The rows, of which those whose x is not finite are left out.
+    x, k3 : float array (N,)
+        Log-ratio and k3 (NaN where unknown) of each row, nats.
 
     Attributes
     ----------
@@ -63,18 +58,10 @@ class Line:
         row. A row's mean of s^2 is taken as 2 k3 / L, or as x^2 / L where k3 is unknown (x is the sum of the row's s).
     """
 
-    def __init__(
-        self,
-        x: NDArray[np.floating],
-        L: Floats,
-        rollout: Ints,
-        k3: NDArray[np.floating] | None = None,
-        response: Ints | None = None,
-    ) -> None:
+    def __init__(self, rows: Rows, x: Floats, k3: Floats) -> None:
         good = np.isfinite(x)
-        self.x, self.L, self.rollout = x[good], L[good], rollout[good]
-        self.response = (rollout if response is None else response)[good]
-        k3 = (np.full(len(x), np.nan) if k3 is None else k3)[good]
+        rows, self.x, k3 = rows.take(good), x[good], k3[good]
+        self.L, self.rollout, self.response = rows.L, rows["rollout"], rows["response_id"]
         self.n, self.size, known = len(self.x), self.x**2 / self.L, np.isfinite(k3)
         self.y = np.where(known, self.x + k3, np.expm1(np.minimum(self.x, 3.0)))
         self.rms = math.sqrt(self.size.mean()) if self.n else math.nan
@@ -101,10 +88,8 @@ class Line:
         return largest[like | (np.arange(len(largest)) < k)]
 
     def carried(self) -> str:
-        """Return a text "k of n responses carry ..." that names up to eight of the `carriers`; "" if there are none."""
+        """Return a text "k of n responses carry ..." that names up to eight of the `carriers`; there must be some."""
         at = self.carriers
-        if not len(at):
-            return ""
         named = zip(*(values[at[:8]].tolist() for values in (self.rollout, self.response, self.x)), strict=True)
         places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
         return f"{len(at)} of {self.n} responses carry {self.size[at].sum() / self.size.sum():.0%} of it: {places}"
@@ -122,20 +107,17 @@ class Line:
 
     def spread(self) -> tuple[float, float]:
         """Return the standard deviation of x inside half octaves of L, without the `carriers`, nats; and the same over
-        the root of the mean length, nats per root token. Both are NaN without a row."""
-        if not self.n:
-            return math.nan, math.nan
+        the root of the mean length, nats per root token. Both are 0 without a row."""
         n, _, variance, _ = self._halves
         deviation = math.sqrt(float(n @ variance) / max(float(n.sum()), 1.0))
-        return deviation, deviation / math.sqrt(max(float(self.L.mean()), 1.0))
+        return deviation, deviation / math.sqrt(float(self.L.mean()) if self.n else 1.0)
 
     def growth(self) -> tuple[float, float, float]:
         """Return the exponent h of the growth of the spread with the length, sd(x) proportional to L^h, and the ends of
         its 95 % interval. Independent noise of the tokens has h = .5.
 
         A line over log L is fitted to the logarithm of x's standard deviation in half octaves (n rows), with the
-        weights 4 n / (kurtosis - 1). All three numbers are NaN unless two half octaves have 20 rows, and where the
-        interval is wider than 1 and says nothing."""
+        weights 4 n / (kurtosis - 1). All are NaN unless two half octaves have 20 rows and the width is below 1."""
         enough = self._halves[0] >= 20
         n, u, variance, fourth = (values[enough] for values in self._halves)
         if len(n) < 2 or not np.all(variance > 0):
@@ -154,8 +136,7 @@ class Line:
         return number, np.sqrt(np.bincount(code, self.size) / rows), rows
 
     def since(self) -> int | None:
-        """Return the first rollout whose root mean square of x / sqrt(L) is above half of that over all rows; None if
-        there is none."""
+        """Return the first rollout whose rms of x / sqrt(L) is above half of that over all rows; None if none is."""
         number, size, _ = self.by_rollout
         return next(iter(number[size > self.rms / 2].tolist()), None)
 
@@ -163,16 +144,11 @@ class Line:
     def above_0(self) -> bool:
         """Whether the mean of x lies above 0 by more than noise explains. No distribution that drew the responses gives
         this: the mean of log p - log q under q is -KL."""
-        least = max(OFFSET, 5 * float(self.x.std()) / math.sqrt(self.n)) if self.n >= MIN_ROWS else math.inf
-        return self.n >= MIN_ROWS and float(self.x.mean()) > least
+        return self.n >= MIN_ROWS and float(self.x.mean()) > max(OFFSET, 5 * float(self.x.std()) / math.sqrt(self.n))
 
-    @cached_property
-    def fit(self) -> tuple[float, float, float, float]:
-        """The line a + b L fitted to x + k3, with weights 1/L: a (nats), b (nats per token), the standard error of
-        each."""
-        return self._fitted(self.y)
-
-    def _fitted(self, values: NDArray[np.floating]) -> tuple[float, float, float, float]:
+    def _fitted(self, values: Floats) -> tuple[float, float, float, float]:
+        """Return the line a + b L fitted to ``values`` (n,), nats, with weights 1/L: a (nats), b (nats per token), and
+        the standard error of each."""
         n, over, L = self.n, float(np.sum(1 / self.L)), float(self.L.sum())
         y, y_over, square_over = (float(v.sum()) for v in (values, values / self.L, values**2 / self.L))
         determinant = over * L - n**2
@@ -195,47 +171,41 @@ class Line:
         """Return whether the mean of x + k3 over responses, fitted by a line a + b L, differs from 0 by more than noise
         does.
 
-        Parameters
-        ----------
-        apart : float
-            Root mean square over tokens, in nats, of d = log q - log mu, if another policy mu than q (of `Line`) drew
-            the responses; 0 if q did. For the token log-ratios s of x, E_mu[e^d (e^s - 1)] = 0, so the mean of e^s - 1
-            can be as large as ``apart`` rms(s) (Cauchy-Schwarz, to second order) without a defect, perhaps at some
-            lengths only. This bound a token is taken off the slope b, and, times the mean length, off the constant a.
-        """
+        ``apart`` is the root mean square over tokens, in nats, of d = log q - log mu, if another policy mu than q (of
+        `Line`) drew the responses; 0 if q did. For the token log-ratios s of x, E_mu[e^d (e^s - 1)] = 0, so the mean of
+        e^s - 1 can be as large as ``apart`` rms(s) (Cauchy-Schwarz, to second order) without a defect, perhaps at some
+        lengths only. This bound a token is taken off the slope b, and, times the mean length, off the constant a."""
         if self.n < MIN_ROWS:
             return False
         explained, mean = apart * self.of_tokens, float(self.L.mean())
-        for a, b, a_error, b_error in (self.fit, self._fitted(self.x + self.k3)):  # both, where k3 is unknown
+        lines = self._fitted(self.y), self._fitted(self.x + self.k3)  # they differ where k3 is unknown
+        for a, b, a_error, b_error in lines:
             a, b = max(abs(a) - explained * mean, 0.0), max(abs(b) - explained, 0.0)
             if max(a, b * mean) <= OFFSET or (a <= 5 * a_error and b <= 5 * b_error):
                 return False
         return True
 
     def cause(self, sampler: str) -> str:
-        """Return a sentence that names a likely cause of x: noise, unless `systematic`.
-
-        ``sampler`` names the log-probabilities that x compares with the trainer's."""
+        """Return a sentence that names a likely cause of x: noise, unless `systematic`. ``sampler`` names the
+        log-probabilities that x compares with the trainer's."""
         if not self.systematic():
             noise = "differ by noise: its mean is -E[k3], as of two distributions of which one drew"
             return f"{sampler} and the trainer's {noise}"
         above = f"its mean, {self.x.mean():+.2g} nats, lies above 0, where no distribution that drew puts it; "
         above *= self.above_0
         if self.per_response:
-            token = "has a token less" if self.fit[0] < 0 else "has a token more"
+            token = "has a token less" if self._fitted(self.y)[0] < 0 else "has a token more"
             return f"{above}its mean does not grow with the length: the sum of {sampler} {token} than the trainer's"
-        return (
-            f"{above}its mean grows with the length: {sampler} are not those of the distribution that drew, but of "
-            "another temperature, of other weights or of another model"
-        )
+        grows = f"{above}its mean grows with the length: {sampler} are not those of the distribution that drew, but of "
+        return grows + "another temperature, of other weights or of another model"
 
     def evidence(self, name: str) -> list[Evidence]:
         """Return a and b of the line fitted to x + k3 as evidence with intervals; ``name`` stands for x."""
-        fitted = self._fitted(self.x + self.k3)
+        a, b, a_error, b_error = self._fitted(self.x + self.k3)
+        part, t = f"{name} + k3 (expected: 0): part", t_quantile(np.inf)
         return [
-            Evidence(f"{name} + k3 (expected: 0): part {part}", x, x - half, x + half, "nats")
-            for part, x, error in zip(("that does not grow with L", "for each token"), fitted, fitted[2:], strict=False)
-            for half in [t_quantile(np.inf) * error]
+            Evidence(f"{part} that does not grow with L", a, a - t * a_error, a + t * a_error, "nats"),
+            Evidence(f"{part} for each token", b, b - t * b_error, b + t * b_error, "nats"),
         ]
 
 

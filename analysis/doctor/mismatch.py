@@ -21,31 +21,26 @@ from fspo.rules import CORRECTIONS, Rule, TokenMeans, importance_weight
 LARGE = 0.1
 """Root mean square of the mismatch / sqrt(L), in nats, above which it is reported whatever its cause. A bfloat16
 sampler with a float32 trainer gives about .04."""
-MASKED = 0.05
-"""A mismatch that looks like noise is reported, as information, if the product mask masks more than this share of the
-longest responses, or if it exceeds ``LARGE``."""
-MOST = 2 / 3
-"""A correction in use is reported if it takes more than this share from the shortest or from the longest responses."""
+MASKED = 0.05  # noise is reported, as information, if the product mask masks more than this of the longest responses
+MOST = 2 / 3  # a correction in use is reported if it takes more than this of the shortest or longest responses
 POSITIVE = 0.05
 """In a sound run x + k3 has mean 0, and is taken to be above 0 in at least this share of the responses (x, k3: see
 `Mismatch`). Truncated sampling (top-p, top-k) makes x + k3 negative in all responses."""
-STALE = 0.2
-"""Root mean square of D where older weights sampled, nats, above which a run without a correction is reported."""
+STALE = 0.2  # rms of D where older weights sampled, nats, above which a run without a correction is reported
 RISE = 2.0  # the mismatch rises only if it is this many times as large in the last quarter of rollouts as in the first
 SAMPLER = "the sampler's log-probs"
 CAPPED = "the mean of a product weight capped at 2 is"
 PRODUCT = "the product mask (mis) masks"
-RIVALS = {
+RIVALS = {  # corrections on responses that are compared on every mismatch: what each masks or leaves, by length
     CAPPED: Rule("fixed", 0.5, 1.0, outside="cap", on="behaviour"),
     PRODUCT: CORRECTIONS["mis"],
     "the geometric mask (geo-mask) masks": CORRECTIONS["geo-mask"],
     "the sqrt mask (engine-sqrt) masks": CORRECTIONS["engine-sqrt"],
 }
-"""Corrections on responses that are compared on every mismatch: what each masks, or what it leaves, by length."""
 USED = "the correction in use removes"
 OF_LAG = "sample with newer weights, or bound D + E; nothing is wrong with the tokens"
-LEFT_OUT = ("placeholder", "mask")
-"""Causes whose tokens the import leaves out, so that the others tell what is wrong besides."""
+NO_TOKENS = TokenDigest()
+LEFT_OUT = ("placeholder", "mask")  # causes whose tokens the import leaves out, so the others tell what else is wrong
 
 
 class Cause(NamedTuple):
@@ -75,15 +70,15 @@ class Mismatch:
 
     @staticmethod
     def of(rows: Rows, fair: Mask, of_E: bool | None = None) -> Mismatch:
-        """Measure the mismatch in all rows (N,) of a run; ``fair`` (N,) marks those that would be logged whatever their
-        reward. ``of_E`` says whether x is E or D + E; None: E, if at least ``MIN_ROWS`` responses have one."""
+        """Measure the mismatch in all rows (N,) of a run, and test it in those that ``fair`` (N,) marks (`by_rewards`).
+        ``of_E`` says whether x is E or D + E; None: as enough rows have an E or not."""
         both, first = ratio(rows.columns, "behaviour"), rows.first & (rows["length"] >= 1)
         E = rows["engine_log_ratio"]
         of_E = bool(np.isfinite(E[first]).sum() >= MIN_ROWS) if of_E is None else of_E
         known = first & np.isfinite(E if of_E else both)
         x, lag, drawn, rows = (E if of_E else both)[known], rows.lag[known], fair[known], rows.take(known)
         rollout, k3 = rows["rollout"], rows["engine_k3_sum" if of_E else "behaviour_k3_sum"]
-        line = Line(x, rows.L, rollout, k3, rows["response_id"])
+        line = Line(rows, x, k3)
         weight = AnytimeMean.of((importance_weight(x) - 1)[drawn], rollout[drawn], EACH)
         token = AnytimeMean.of((k3 + x)[drawn], rollout[drawn], EACH, LOST, GAINED)
         y = x + line.k3
@@ -95,9 +90,7 @@ class Mismatch:
         others = None if len(rest) == len(x) else Mismatch.of(rows.take(rest).copy(), drawn[rest], of_E)
         return Mismatch(line, of_E, k3, lag, removed, weight, token, below, others)
 
-    def answer(
-        self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest | None = None
-    ) -> Answer:
+    def answer(self, correction: Rule | None = None, *, same: bool = False, tokens: TokenDigest = NO_TOKENS) -> Answer:
         """Say what differs between sampler and trainer, since when, how it grows with the length, and what to set.
 
         A cause is named only if its own test says so: tests of tokens; a few responses that make up most of the sum of
@@ -106,7 +99,7 @@ class Mismatch:
 
         ``correction`` is the correction in use, ``same`` whether the configuration says that sampler and trainer are
         one program at one precision, so that E should be 0, ``tokens`` what the import noticed about the tokens."""
-        line, tokens = self.line, tokens if tokens is not None and tokens.sampler else TokenDigest()
+        line, tokens = self.line, tokens if tokens.sampler else NO_TOKENS
         named, places, left_out = tokens.cause, tokens.places(), tokens.cause in LEFT_OUT
         if line.n < MIN_ROWS and not named:
             return not_checked("the log holds neither engine_log_ratio nor behaviour_log_ratio")
@@ -192,16 +185,14 @@ class Mismatch:
         """Return since when x is larger, if it rises over the rollouts to ``RISE`` times its size or more, or jumps."""
         number, size, rows = self.line.by_rollout
         quarter = max(len(number) // 4, 1)
-        first, last = (
-            math.sqrt(np.average(size[at] ** 2, weights=rows[at])) for at in (slice(quarter), slice(-quarter, None))
-        )
+        ends = slice(quarter), slice(-quarter, None)
+        first, last = (math.sqrt(np.average(size[at] ** 2, weights=rows[at])) for at in ends)
         larger = len(number) >= SERIES and last > RISE * first > 0 and rises(size)
         if last <= LARGE / 4 or not (larger or (rows.min() >= SERIES and separated(size))):
             return None
         at, step = bend(size)
         what = f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves "
-        what += "the "
-        what += "trainer"
+        what += "the trainer"
         if step:
             what = f"it jumps from {size[:at].mean():.2g} to {size[at:].mean():.2g} nats a root token: the sampler has "
             what += "other weights or another input"
@@ -213,10 +204,11 @@ class Mismatch:
         if not (lag > 0).any() or not grows_with(np.sqrt(size), lag):
             return ""
         old, new = size[lag > lag.min()], size[lag == lag.min()]
-        return (
-            f"it is the policy lag: {math.sqrt(old.mean()):.2g} nats a root token in the {len(old)} responses that "
+        text = f"it is the policy lag: {math.sqrt(old.mean()):.2g} nats a root token in the {len(old)} responses that "
+        text += (
             f"older weights sampled, {math.sqrt(new.mean()):.2g} in the {len(new)} of the least lag ({lag.min():.0f})"
         )
+        return text
 
     def _broken(self) -> tuple[str, int] | None:
         """Return a cause and the rollout that proved it if E[e^x] > 1, E[x + k3] != 0 or x + k3 rarely > 0; or None."""
@@ -233,20 +225,17 @@ class Mismatch:
         if not certain or line.rms <= FLOAT32:
             return None
         # An equality is broken at the level of all tests; which of its causes it is may then be tested at 1 in 100.
-        positive = round(POSITIVE * below.count - below.total)
-        cause = line.cause(SAMPLER)
+        positive, why = round(POSITIVE * below.count - below.total), line.cause(SAMPLER)
         if line.x.sum() < 0 and not line.per_response and binom.cdf(positive, below.count, POSITIVE) < 0.01:
-            cause = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or "
-            cause += "masked"
-        return cause, min(certain)
+            why = "it is hardly ever above 0 and grows with the length: tokens were drawn by top-p or top-k, or masked"
+        return why, min(certain)
 
     def rivals(self, correction: Rule | None = None) -> tuple[list[str], dict[str, list[float]]]:
         """Return the names of K ranges of lengths (the first and the last octave with enough responses, and all), and
         by name of each correction in ``RIVALS``, and of the one in use (``USED``), K numbers: the share of the
         responses in the range that a mask drops, or the mean weight that a cap leaves them; of a cap in use 1 less it.
 
-        A correction with a drift gets the same one for all responses, made from the mean of k3 (-x if unknown) a token.
-        """
+        A correction with a drift gets one for all responses, made from the mean of k3 (-x if unknown) a token."""
         x, L = self.line.x, self.line.L
         octave = np.log2(L).astype(np.int64)
         n = np.bincount(octave)
@@ -272,19 +261,18 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
 
     ``rows`` are all rows (N,) of a run, ``corrected`` says whether it trained with a correction, and ``imported``
     whether the log was made from another trainer's table, in which the weights' version may not count updates."""
-    lag, exact = rows.lag, rows.has("policy_version")
+    lag, both, exact = rows.lag, ratio(rows.columns, "behaviour"), rows.has("policy_version")
     known = rows.first & (rows["length"] >= 1) & np.isfinite(lag)
     if not known.any():
         lacking = [name for name in ("policy_version", "behaviour_version") if not np.isfinite(rows[name]).any()]
         return not_checked(f"the log holds no {' and no '.join(lacking)}")
-    lag, D, both, rollout = (
-        x[known] for x in (lag, rows["staleness_log_ratio"], ratio(rows.columns, "behaviour"), rows["rollout"])
-    )
+    lag, D, both, rollout = (x[known] for x in (lag, rows["staleness_log_ratio"], both, rows["rollout"]))
     old, ahead, contradicting = lag > 0, lag < 0, (lag == 0) & np.isfinite(D) & (np.abs(D) > 1e-9)
     than = "older weights" if exact else "weights older than the newest seen by then"
     stale = f"{old.mean():.0%} {'' if exact else 'or more '}of the responses were sampled by {than}"
     stale += f" (up to {lag.max():.0f} {'updates' if exact else 'versions'})"
     of_old, of_new, both = (x[np.isfinite(x)] for x in (D[old], both[~old], both[old]))
+    rms_D, rms_new, rms_both = (math.sqrt(np.mean(x * x)) if len(x) else math.nan for x in (of_old, of_new, both))
     share = Evidence("responses that older weights sampled", float(old.mean()), unit="share")
     unmoved = len(of_old) > 0 and not of_old.any()
     S, after = rows.S[np.isfinite(rows.S)], rows.S[(rows["updates_since_rollout"] >= 1) & np.isfinite(rows.S)]
@@ -311,15 +299,11 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
         fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"
-        text += f": the rms of their D + E is {_rms(both):.2g} nats" if len(both) else ""
-        text += f", of the others {_rms(of_new):.2g}" if len(both) and len(of_new) else ""
-    elif len(of_old) and _rms(of_old) > STALE and not corrected:
-        text = f"{stale}, and nothing corrects their ratio (rms of D {_rms(of_old):.2g} nats)"
+        text += f": the rms of their D + E is {rms_both:.2g} nats" if len(both) else ""
+        text += f", of the others {rms_new:.2g}" if len(both) and len(of_new) else ""
+    elif rms_D > STALE and not corrected:
+        text = f"{stale}, and nothing corrects their ratio (rms of D {rms_D:.2g} nats)"
         fix = "set a correction on the rollout-policy ratio, or sample with newer weights"
     if text:
         return found(text, fix, share, since=since, severity=severity)
     return clear("older weights did not sample, hardly differ, or are corrected", share)
-
-
-def _rms(x: Floats) -> float:
-    return float(np.sqrt(np.mean(x * x)))

@@ -1,5 +1,4 @@
-"""The rows of a log as the doctor's checks read them, what is kept of them in memory, and the metrics of the run.
-Shares and means of rows have intervals over clusters."""
+"""The rows of a log as the doctor's checks read them, what is kept of them in memory, and the metrics of the run."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from fspo.stats.clusters import MIN_CLUSTERS, Floats, Ints, Mask, ratios
 from fspo.stats.intervals import CONFIDENCE, mean_interval, proportion_interval
 
 MIN_ROWS = 50  # least number of rows from which the checks judge a share or a mean over them
-READ = (
+READ = (  # columns of the gradient log that the doctor's checks read
     *("rollout", "step", "updates_since_rollout", "times_used", "policy_version", "behaviour_version"),
     *("prompt_id", "response_id", "length", "truncated", "log_ratio", "sum_sq_log_ratio", "k3_sum"),
     *("engine_log_ratio", "engine_sum_sq", "engine_k3_sum", "staleness_log_ratio"),
@@ -34,10 +33,8 @@ READ = (
     *("reward", "advantage", "lo", "hi", "band_accept", "side", "multiplier", "weight", "drift"),
     *("correction_lo", "correction_hi", "correction_drift", "correction_side", "correction_weight"),
 )
-"""Columns of the gradient log that the doctor's checks read."""
 IDS = ("rollout", "step", "prompt_id", "response_id")
-KEPT = 500_000
-"""Largest number of rows kept in memory: of a log with more, most checks read evenly spread rollouts only."""
+KEPT = 500_000  # largest number of rows kept in memory: of more, most checks read evenly spread rollouts only
 
 
 class Rows:
@@ -111,13 +108,10 @@ class Rows:
     def mean(
         self, name: str, y: Floats | Mask, d: Floats | None = None, unit: str = "", level: float = CONFIDENCE
     ) -> Evidence:
-        """Return the mean of y (N,), or with d (N,) the ratio sum(y) / sum(d), as evidence called ``name`` in the unit
-        ``unit``, with an interval over clusters of level ``level``. A mask y gives the share of rows where it is
-        true."""
+        """Return the mean of y (N,) (of a mask: the share of True), or with d (N,) the ratio sum(y) / sum(d), as
+        evidence called ``name`` in the unit ``unit``, with an interval over clusters of level ``level``."""
         share = y.dtype == bool
         unit = "share" if share else unit
-        if len(self) == 0:
-            return Evidence(name, math.nan, unit=unit)
         r = ratios(y, self.cluster, np.zeros(len(self), np.int64), 1, d, binary=share)
         of_mean = mean_interval(r.value, r.variance, r.clusters, level)
         low, high = proportion_interval(r.value, r.variance, r.count, r.clusters, level) if share else of_mean
@@ -126,11 +120,12 @@ class Rows:
 
 @dataclass
 class Kept:
-    """The rows of phase train that the checks read: all rows of every ``stride``-th rollout (``parts``). At most
-    ``most`` rows are kept, unless two rollouts alone have more. ``valued`` names the columns that have a value.
+    """The rows of phase train that the checks read: all rows of every ``stride``-th rollout. ``stride`` is doubled
+    whenever more than ``most`` rows are kept, unless two rollouts alone have more.
 
     Of each rollout, kept or not, ``rollouts`` has its number, how many rows and how many steps it has, its first and
-    last step, its least and greatest response id."""
+    last step, its least and greatest response id; ``parts`` has the rows of each kept rollout, and its place in the
+    order of all. ``valued`` names the columns that have a value."""
 
     imported: bool  # whether the log was made from another trainer's
     most: int = KEPT
@@ -138,15 +133,12 @@ class Kept:
     short: int = 0  # rows, kept or not, with a length below 1
     rollouts: list[tuple[int, ...]] = field(default_factory=list)
     stride: int = 1
-    # For each kept rollout: its place in the order of all rollouts, and its rows.
     parts: list[tuple[int, Rows]] = field(default_factory=list)
     valued: set[str] = field(default_factory=set)
 
     def add(self, log: GradLog) -> list[str]:
-        """Add the rows of ``log`` (complete rollouts, later than those added before), and keep those of every
-        ``stride``-th rollout. ``stride`` is 1 at first, and is doubled whenever more than ``most`` rows are kept.
-
-        Return what the columns of the log do not say, as sentences."""
+        """Add the rows of ``log`` (complete rollouts, later than those added before). Return what the columns of the
+        log do not say, as sentences."""
         columns, lacking = columns_of(log)
         rows = Rows(columns)
         # An imported log has NaN where S or A is unknown, so a column of NaN counts as not logged; in any other log NaN
@@ -160,8 +152,7 @@ class Kept:
             step, response = np.unique(here["step"]), here["response_id"]
             if len(self.rollouts) % self.stride == 0:
                 self.parts.append((len(self.rollouts), here.copy()))
-            ends = (step[0], step[-1], response.min(), response.max())
-            self.rollouts.append((number, len(here), len(step), *map(int, ends)))
+            self.rollouts.append((number, len(here), len(step), step[0], step[-1], response.min(), response.max()))
         while len(self.parts) > 2 and sum(len(part) for _, part in self.parts) > self.most:
             self.stride *= 2
             self.parts = [part for part in self.parts if part[0] % self.stride == 0]
@@ -185,11 +176,11 @@ class Kept:
 
 
 def columns_of(log: GradLog) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    """Return by name the columns that the checks read (``READ``) as float arrays (N,), a column that the log lacks all
-    NaN; the columns of ``IDS`` (numbers of rollout, step, prompt and response) are integers.
+    """Return by name the columns that the checks read (``READ``) as float arrays (N,), those of ``IDS`` as
+    integers; a column that the log lacks is all NaN.
 
-    Where the log lacks times_used or updates_since_rollout, they are counted from the rows' steps and responses. The
-    second value holds a sentence on how the updates were counted, if they were."""
+    times_used and updates_since_rollout are counted from steps and responses where the log lacks them. The second value
+    holds a sentence on how the updates were counted, if they were."""
     plain = [name for name in READ if name not in IDS]
     out: dict[str, NDArray[Any]] = {name: np.full(len(log), np.nan) for name in plain}
     out |= {name: log.column(name).astype(np.int64) for name in IDS} | numbers(log, plain)
@@ -259,14 +250,12 @@ class Patient:
         computed from the header's rule; None if neither gives edges."""
         if rows.has("lo", "hi") and not np.isinf(rows["lo"]).all():
             return rows["lo"], rows["hi"]
-        rule = self.rule
-        if rule is None or rule.level != "sequence" or rule.shape == "none" or rule.needs_stats:
+        if (rule := self.rule) is None or rule.level != "sequence" or rule.shape == "none" or rule.needs_stats:
             return None
         return rule.band(rows.L)
 
     def out_of_band(self, rows: Rows) -> Mask | None:
-        """Return whether S of each row lies outside the band (N,), or any token under a rule on tokens; None if
-        unknown."""
+        """Return for each row (N,) whether S, or a token under a rule on tokens, is out of the band; None: unknown."""
         if band := self.band(rows):
             return (band[0] > rows.S) | (band[1] < rows.S)
         if "band_accept" in self.logged and self.rule is not None and self.rule.shape != "none":
