@@ -200,6 +200,18 @@ def test_lag_that_versions_show_is_named_also_without_the_policys_version():
     assert staleness(one, corrected=False).status == "not checked"  # lag to the old weights may be there, unseen
 
 
+def test_the_size_of_the_lags_part_is_told_where_it_is_large_or_only_with_the_mismatch():
+    """Every second response is one update old; D is .3 nats there, or .1, or unknown beside a D + E of .4 and .05."""
+    old = np.arange(200) % 2 == 1
+    made = {"length": np.full(200, 50.0), "log_ratio": np.full(200, 0.1)}
+    made |= {"policy_version": np.full(200, 5.0), "behaviour_version": 4.0 - old}
+    large, small = (rows_of(200, **made, staleness_log_ratio=size * old) for size in (0.3, 0.1))
+    assert "nothing corrects their ratio (rms of D 0.3 nats)" in staleness(large, corrected=False).summary
+    assert staleness(large, corrected=True).status == staleness(small, corrected=False).status == "clear"
+    unknown = staleness(rows_of(200, **made, behaviour_log_ratio=np.where(old, 0.4, 0.05)), corrected=False)
+    assert "the rms of their D + E is 0.4 nats, of the others 0.05" in unknown.summary
+
+
 @pytest.mark.parametrize(("grows", "words"), [(0.1, "in the 20 of the least lag (1)"), (0.0, "lag may be all of it")])
 def test_lag_may_explain_a_mismatch_though_few_responses_or_none_are_fresh(grows, words):
     """Of 600 responses 20 are one update old and the others 2 to 4; noise of .15 a root token, or more with the lag."""
