@@ -25,11 +25,8 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("runs", nargs="+", type=str, metavar="RUN", help="run folder, or another trainer's log of scalars")
     p.add_argument("--fail-on", type=str, default="warning", help="info, warning, critical, or a check's name")
-    p.add_argument(
-        "--follow",
-        action="store_true",
-        help="read one run as it trains, until there is an issue of --fail-on; Ctrl-C ends with what was seen so far",
-    )
+    follow = "read one run as it trains, until there is an issue of --fail-on; Ctrl-C ends with what was seen so far"
+    p.add_argument("--follow", action="store_true", help=follow)
     p.add_argument("--json", type=str | None, default=None, help="write all answers to this file")
     p.add_argument("--verbose", action="store_true", help="show the answers of all checks")
     return p

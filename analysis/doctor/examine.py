@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from analysis.doctor import batch, issues, ratios
-from analysis.doctor.coincidences import ON_ROWS, length_pile
+from analysis.doctor.coincidences import advantage_by_length, length_pile, values_of_s
 from analysis.doctor.first_epoch import FirstEpoch, by_rewards
 from analysis.doctor.issues import Diagnosis
 from analysis.doctor.mismatch import Mismatch, staleness
 from analysis.doctor.patient import KEPT, READ, Kept, Patient, metrics_of
-from analysis.doctor.recomputed import estimator, of_columns, succession
+from analysis.doctor.recomputed import FIXES, estimator, of_columns, succession
 from analysis.doctor.scalars import ON_SCALARS, by_rldoctor, from_metrics, records
 from analysis.importing.run import import_run
 from analysis.importing.sources import find_sources
@@ -31,26 +31,16 @@ from fspo.gradlog.run_folder import METRICS, check_run, saved_config
 from fspo.gradlog.schema import RATIO_COLUMNS
 from fspo.rules import PRESETS, Rule
 
-ON_KEPT_ROWS = {
-    check.__name__: check
-    for check in (
-        *(ratios.s_zero, ratios.old_recomputed, ratios.not_finite, ratios.numerics),
-        *(batch.advantages_zero, batch.truncation, batch.dropped_sequences, batch.length_weighted, batch.mean_length),
-        ratios.acceptance,
-    )
-}
+OF_RATIOS = (ratios.s_zero, ratios.old_recomputed, ratios.not_finite, ratios.numerics)
+OF_BATCH = (batch.advantages_zero, batch.truncation, batch.dropped_sequences, batch.length_weighted, batch.mean_length)
+ON_KEPT_ROWS = {check.__name__: check for check in (*OF_RATIOS, *OF_BATCH, ratios.acceptance)}
 """The checks of the rows and the metrics, by name."""
 CHECKS = (
-    *(*ON_KEPT_ROWS, *ON_ROWS, *ON_SCALARS),
-    *("band", "clip", "sums", "uses", "counters", "estimator", "log"),
+    *(*ON_KEPT_ROWS, "values_of_s", "advantage_by_length", *ON_SCALARS, *FIXES, "estimator", "log"),
     *("before_update", "mean_weight", "spread_of_s", "length_pile", "mismatch", "staleness"),
 )
 """The names of all checks."""
 SUMS_WANTED = "import the mean times the length, or lists with a number for each token"
-NO_RATIO = (
-    "the clip cannot be judged: no row has a log-ratio; log one, or import again with --columns new=COLUMN,old=COLUMN "
-    "(docs/diagnose.md)"
-)
 
 
 @dataclass
@@ -114,8 +104,9 @@ class Doctor:
         found = {name: check(patient) for name, check in ON_KEPT_ROWS.items()}
         found |= of_columns(rows, self.rule, self.correction, imported=imported)
         found |= FirstEpoch(rows, fair, float32=_setting(self.config, "model", "dtype") == "float32").answers()
-        found |= {name: check(rows) for name, check in ON_ROWS.items()}
         found |= {
+            "values_of_s": values_of_s(rows),
+            "advantage_by_length": advantage_by_length(rows),
             "estimator": estimator(rows, _of_preset(self.config, "advantage"), imported=imported),
             "log": succession(rollouts, imported=imported, selected=selected),
             "length_pile": length_pile(rows, limit if isinstance(limit, int) else None),
@@ -130,10 +121,12 @@ class Doctor:
         answers = tuple(replace(answer, id=name) for name, answer in found.items())
         known = {r: np.isfinite(rows[RATIO_COLUMNS[r].log_ratio]).sum() for r in ("update", "engine", "behaviour")}
         ratios = sorted(filter(known.get, known), key=lambda ratio: (ratio != "update", -known[ratio]))
-        notes += [NO_RATIO] if self.kept.rows and not ratios else []
+        if blind := self.kept.rows > 0 and not ratios:
+            lacking = "the clip cannot be judged: no row has a log-ratio; log one, or import again with --columns "
+            notes.append(f"{lacking}new=COLUMN,old=COLUMN (docs/diagnose.md)")
         told = [on for on in ratios if (tells_updates(rows.columns) if on == "update" else (rows["length"] >= 1).any())]
         label = self.rule.label if self.rule else "unknown"
-        return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), bool(ratios), (*told, "")[0])
+        return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), blind, (*told, "")[0])
 
     def _note(self, *lines: str) -> None:
         self.notes += [line for line in lines if line not in self.notes]

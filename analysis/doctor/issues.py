@@ -88,26 +88,21 @@ def not_checked(why: str) -> Answer:
 @dataclass(frozen=True)
 class Diagnosis:
     """All answers of the doctor about one run: ``rule`` is the label of its rule, ``rows`` the number of its rows,
-    ``ratio_known`` whether any row has a log-ratio, and ``on`` the log-ratio that ``fspo analyse --on`` can be about
-    ("" if none). ``notes`` are sentences on what a reader of the answers must know."""
+    ``blind`` whether it has rows but none with a log-ratio, so that nothing is known about clipping, and ``on`` the
+    log-ratio that ``fspo analyse --on`` can be about ("" if none). ``notes`` are for whoever reads the answers."""
 
     run: str
     rule: str
     rows: int
     answers: tuple[Answer, ...]
     notes: tuple[str, ...] = ()
-    ratio_known: bool = True
+    blind: bool = False
     on: str = "update"
 
     @property
     def issues(self) -> list[Answer]:
         """The answers of the checks that found something wrong, the worst first."""
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
-
-    @property
-    def blind(self) -> bool:
-        """Whether the log has rows but no row has a log-ratio, so that nothing is known about clipping."""
-        return self.rows > 0 and not self.ratio_known
 
     def fails(self, threshold: str) -> bool:
         """Return whether there is an issue of the check named ``threshold`` or, if that is a severity, one that is as
@@ -120,12 +115,11 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answers of all the doctor's checks about the run, as plain values for JSON."""
-        issues, *others = (
-            [answer.to_dict() for answer in kind] for kind in (self.issues, self._of("clear"), self._of("not checked"))
-        )
-        run = {"schema": SCHEMA_VERSION, "run": self.run, "rule": self.rule, "rows": self.rows}
-        answers = {"issues": issues, "clear": others[0], "not_checked": others[1], "notes": list(self.notes)}
-        return run | {"worst": issues[0]["severity"] if issues else None} | answers
+        kinds = {"issues": self.issues, "clear": self._of("clear"), "not_checked": self._of("not checked")}
+        answers = {name: [answer.to_dict() for answer in kind] for name, kind in kinds.items()}
+        worst = next((answer["severity"] for answer in answers["issues"]), None)
+        run = {"schema": SCHEMA_VERSION, "run": self.run, "rule": self.rule, "rows": self.rows, "worst": worst}
+        return run | answers | {"notes": list(self.notes)}
 
     @property
     def verdict(self) -> str:

@@ -45,14 +45,13 @@ LONGEST = r"completions/max_length|response_length/max|response_len/max|max_gen_
 PREFIX = re.compile(r"^(imported/|train(ing)?/|rollout/|actor/|policy/|perf/)+")
 NEAR = 0.05  # a mean token ratio and a mean policy ratio count as 1 if they differ from 1 by less
 FAR = 2.0  # a mean weight is far from 1 if it is this many times too large or too small
-PACKAGE, MODULE = "rldoctor", "rl_doctor"
-MISSING = f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
+PACKAGE = "rldoctor"
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
-    """Return (rollout, value) rows (N, 2), N >= 3, of each metric whose name less prefixes fits the regex ``names``."""
+    """Return, of each metric whose name less prefixes fits the regex ``names``, rollouts and values (2, N), N >= 3."""
     return {
-        name.removeprefix(FOREIGN): np.array(values)
+        name.removeprefix(FOREIGN): np.array(values).T
         for name, values in p.metrics.items()
         if re.fullmatch(names, PREFIX.sub("", name).lower()) and len(values) >= 3
     }
@@ -63,10 +62,9 @@ def weight_scale(p: Patient) -> Answer:
     weights = _series(p, WEIGHT)
     if not weights:
         return not_checked("the metrics hold no mean weight of a correction")
-    for label, values in weights.items():
-        w = values[:, 1]
+    for label, (_, w) in weights.items():
         whole = float(np.round(np.median(w)))
-        tops = [top[:, 1] for top in _series(p, LARGEST).values() if len(top) == len(w)]
+        tops = [top for _, top in _series(p, LARGEST).values() if len(top) == len(w)]
         fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
         if whole >= 2 and any(np.allclose(w, top, rtol=1e-3) for top in tops):
             what = f"{label} is the largest weight, {w.mean():.3g}, in every line: all weights are at their cap"
@@ -89,11 +87,13 @@ def same_ratio(p: Patient) -> Answer:
     if len(weights) < 2:
         return not_checked("the metrics hold fewer than two ratios")
     for (first, a), (second, b) in combinations(weights.items(), 2):
-        if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[:, 1])) > 2:
-            what = f"{first} and {second} are equal in all {len(a)} lines: both have one denominator (the sampler's), "
+        if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[1])) > 2:
+            what = (
+                f"{first} and {second} are equal in all {a.shape[1]} lines: both have one denominator (the sampler's), "
+            )
             what += "so one is a copy, or the correction counts twice"
             fix = "let one ratio divide by the trainer's old log-probs and the other by the sampler's"
-            return found(what, fix, Evidence(first, float(a[:, 1].mean())))
+            return found(what, fix, Evidence(first, float(a[1].mean())))
     return clear("no two ratios are one column")
 
 
@@ -101,11 +101,11 @@ def weight_product(p: Patient) -> Answer:
     """Check whether a mean weight of responses is far from 1 though the mean ratio of single tokens is near 1: then
     only the product over many tokens takes it there."""
     weights = _series(p, WEIGHT)
-    near = {n: float(np.median(v[:, 1])) for n, v in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
+    near = {n: float(np.median(v)) for n, (_, v) in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
     if not weights or not _series(p, TOKENS):
         return not_checked("the metrics hold no mean weight beside a mean token ratio")
-    for label, values in weights.items():
-        w = float(np.median(values[:, 1]))
+    for label, (_, weight) in weights.items():
+        w = float(np.median(weight))
         if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
             continue
         what = f"{label} is {w:.3g} though tokens agree ({', '.join(f'{n} {x:.4g}' for n, x in near.items())}): the "
@@ -122,26 +122,26 @@ def mismatch_trend(p: Patient) -> Answer:
     differences = _series(p, DIFFERENCE)
     if not differences:
         return not_checked("the metrics hold no difference of trainer's and sampler's log-probs")
-    for label, values in differences.items():
-        x = np.abs(values[:, 1])
+    for label, (rollout, signed) in differences.items():
+        x = np.abs(signed)
         quarter = max(len(x) // 4, 1)
         larger = len(x) >= SERIES and x[-quarter:].mean() > 1.5 * x[:quarter].mean()
         if not separated(x) and not (larger and rises(x)):
             continue
         first, step = bend(x)
         early, late = slice(first if step else quarter), slice(first if step else -quarter, None)
-        begin, before, after = float(values[first, 0]), x[: first or quarter].mean(), x[late].mean()
+        begin, before, after = float(rollout[first]), x[: first or quarter].mean(), x[late].mean()
         evidence = [Evidence(f"{label} before", float(before)), Evidence(f"{label} after", float(after))]
         where = "at" if step else "beginning about" if first else "from"
         text = f"{label} {'jumps' if step else 'rises'} from {before:.3g} to {after:.3g}"
         text += f", {where} step {dict(p.metrics.get('step', [])).get(begin, begin):.0f}" * math.isfinite(begin)
-        for other, weights in _series(p, WEIGHT).items():
-            full, left = (float(np.median(weights[part, 1])) for part in (early, late))
+        for other, (_, w) in _series(p, WEIGHT).items():
+            full, left = (float(np.median(w[part])) for part in (early, late))
             evidence.append(Evidence(f"{other} after", left))
             if left < full / FAR:
                 text += f", and {other} falls from {full:.2g} to {left:.2g}: the correction takes most of the update"
-        for other, weights in _series(p, LARGEST).items():
-            evidence.append(Evidence(f"{other} after", top := float(np.median(weights[late, 1]))))
+        for other, (_, w) in _series(p, LARGEST).items():
+            evidence.append(Evidence(f"{other} after", top := float(np.median(w[late]))))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
         what = f"{text}; the sampler {'has other weights than' if step else 'leaves'} the trainer"
@@ -156,9 +156,8 @@ def truncation_count(p: Patient) -> Answer:
     shares, longest = _series(p, TRUNCATION), _series(p, LONGEST)
     if not shares or not longest:
         return not_checked("the metrics hold no truncation share beside the longest response")
-    lengths = next(iter(longest.values()))[:, 1]
-    for label, values in shares.items():
-        share = values[:, 1]
+    _, lengths = next(iter(longest.values()))
+    for label, (_, share) in shares.items():
         least = share.min()
         if least <= 0 or len(np.unique(lengths)) <= len(lengths) / 2 or len(share) < SERIES:
             continue
@@ -177,35 +176,28 @@ ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
 }
 """The checks of scalars, by name."""
 
-IN_METRICS = {
-    "truncation": (
-        *(metric.TRUNCATED, TRUNCATED, MOSTLY_TRUNCATED, LIMIT),
-        f"of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no clipping by the rule",
-    ),
-    "advantages_zero": (
-        *(metric.EQUAL_REWARDS, 1 - FEW_ADVANTAGES, 1.0, VERIFIER),
-        "of the groups have one reward for all their responses, so no advantage and no gradient",
-    ),
-}
-"""By check: the metric that answers it for a run without rows, the shares that are a warning and critical, the fix, and
-what is wrong."""
-
 
 def from_metrics(p: Patient) -> dict[str, Answer]:
-    """Return the answers of the checks in `IN_METRICS`, for a run without rows. Each judges a share: its mean over the
-    last quarter of the lines (at least ``SERIES``), with an interval that takes lines as independent."""
-    answers = {}
-    for check, (name, warning, critical, fix, text) in IN_METRICS.items():
-        values = p.metric(name)
-        if len(values) < SERIES:
-            answers[check] = not_checked(f"the metrics have no {SERIES} lines with {name}")
-            continue
-        share = Evidence(name, *sample_interval(values[-max(len(values) // 4, SERIES) :]), "share")
-        answers[check] = clear("the share in the metrics is small", share)
-        if share.low > warning:
-            severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
-            answers[check] = found(f"in the last quarter {share.value:.1%} {text}", fix, share, severity=severity)
-    return answers
+    """Return the answers, by check, that metrics give for a run without rows."""
+    cut = f"of the responses are cut off at the token limit; {metric.TRUNCATED} is this, and no clipping by the rule"
+    equal = "of the groups have one reward for all their responses, so no advantage and no gradient"
+    return {
+        "truncation": _share(p, metric.TRUNCATED, TRUNCATED, MOSTLY_TRUNCATED, cut, LIMIT),
+        "advantages_zero": _share(p, metric.EQUAL_REWARDS, 1 - FEW_ADVANTAGES, 1.0, equal, VERIFIER),
+    }
+
+
+def _share(p: Patient, name: str, warning: float, critical: float, what: str, fix: str) -> Answer:
+    """Judge the metric ``name``, a share: its mean over the last quarter of the lines (at least ``SERIES``), with an
+    interval that takes lines as independent. Above ``warning`` it is an issue, from ``critical`` on a critical one."""
+    values = p.metric(name)
+    if len(values) < SERIES:
+        return not_checked(f"the metrics have no {SERIES} lines with {name}")
+    share = Evidence(name, *sample_interval(values[-max(len(values) // 4, SERIES) :]), "share")
+    if share.low > warning:
+        severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
+        return found(f"in the last quarter {share.value:.1%} {what}", fix, share, severity=severity)
+    return clear("the share in the metrics is small", share)
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -220,8 +212,8 @@ def records(run: Path) -> list[dict[str, Any]]:
 def by_rldoctor(rows: list[dict[str, Any]]) -> tuple[list[Answer], str]:
     """Return what the package rldoctor finds in ``rows``, lines of metrics (`records`), each issue under rldoctor's
     name for it; and a note: which version of rldoctor examined the lines, or how to install it."""
-    if importlib.util.find_spec(MODULE) is None:
-        return [], MISSING
+    if importlib.util.find_spec("rl_doctor") is None:
+        return [], f"{PACKAGE} looks for changes of scalars over time: `pip install {PACKAGE}`, then examine again"
     import rl_doctor  # type: ignore[import-not-found]
 
     answers = []
