@@ -1,5 +1,4 @@
-"""The doctor's checks of what a rule is given: rewards, advantages, truncated and missing responses, and how the loss
-is averaged."""
+"""Checks of what a rule is given: rewards, advantages, truncated and missing responses, how the loss is averaged."""
 
 from __future__ import annotations
 
@@ -11,18 +10,14 @@ from analysis.log.rows import repeated
 from fspo.gradlog import metric_names as metric
 from fspo.stats.intervals import sample_interval
 
-FEW_ADVANTAGES = 0.1
-"""A run is reported if fewer than this share of its responses have A != 0, as nearly none has a gradient."""
+FEW_ADVANTAGES = 0.1  # a run is reported if a smaller share of its responses has A != 0, and so a gradient
 TRUNCATED, MOSTLY_TRUNCATED = 0.05, 0.3
-WHOLE_GROUPS = 0.1
-"""When the group size is guessed from the log, only a size that at least this share of the groups has is considered."""
+WHOLE_GROUPS = 0.1  # a group size is guessed from the log only if at least this share of the groups has it
 MIN_ROLLOUTS = 3
 NO_GAP, END_TOKEN = 0.02, 0.05
 """In tokens. The log's mean length agrees with the metrics' if it differs by less than ``NO_GAP``. The end-of-sequence
 token is named as lacking if the log has one token too few for each ended response, within ``END_TOKEN``."""
-DROPPED = 0.002
-"""Greatest share of responses without a row, a token or a gradient at which the check dropped_sequences reports
-nothing. A sound run loses a few responses too: a verifier may crash, or a line of a file may be torn."""
+DROPPED = 0.002  # a sound run may lose this share of its responses: a verifier crashes, a line of a file is torn
 VERIFIER = "run the verifier by hand on one response; if it is right, choose prompts that the model solves sometimes"
 LIMIT = "raise the token limit; else leave truncated responses out of the baseline and of the loss alike"
 
@@ -140,5 +135,4 @@ def mean_length(p: Patient) -> Answer:
     if abs(gap.value - np.mean(rows["truncated"] != 1)) < END_TOKEN:
         why = "the log's lengths lack the end-of-sequence token"
     what = f"the mean length in the metrics is {gap.value:+.3g} tokens from the log's: {why}"
-    fix = "count in L each token of the loss's mask, the end-of-sequence token included"
-    return found(what, fix, gap)
+    return found(what, "count in L each token of the loss's mask, the end-of-sequence token included", gap)

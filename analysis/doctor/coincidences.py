@@ -1,5 +1,4 @@
-"""Check for coincidences that chance cannot explain: equal or rounded S, lengths that many rows share, advantages that
-depend on length."""
+"""Check for what chance cannot explain: equal or rounded S, one length of many rows, advantages that follow length."""
 
 from __future__ import annotations
 
@@ -11,24 +10,19 @@ from analysis.doctor.issues import Answer, Evidence, Severity, clear, found, not
 from analysis.doctor.patient import MIN_ROWS, Floats, Rows
 from analysis.log.rows import numbered, repeated
 
-LENGTHS = 10
-"""The check length_pile judges a log only if at least this many different lengths lie below the token limit."""
+LENGTHS = 10  # least number of different lengths below the token limit with which length_pile judges a log
 PILE, LEAST_PILE = 0.005, 10
 """The check length_pile reports responses that have the length of the token limit, or more, and are not marked as
 truncated, if they are at least the share ``PILE`` of all responses and at least ``LEAST_PILE`` responses."""
-MARKED = 3
-"""If at least this many responses are marked as truncated, and the share ``ONE_LIMIT`` of them has the same length,
+MARKED, ONE_LIMIT = 3, 0.9
+"""If at least ``MARKED`` responses are marked as truncated, and the share ``ONE_LIMIT`` of them has the same length,
 that length is taken as the token limit."""
-ONE_LIMIT = 0.9
 CUT_OFF, TIMES = 0.01, 4.0
 """Where no response is marked as truncated, the greatest length is taken for a token limit if at least this share of
 the responses has it, and this many times as many as any length in the upper half of the lengths below it."""
-UNCHANGED = 0.5
-"""S is reported as not computed again if at least this share of later rows has exactly the S of the response before."""
-ONE_LENGTH = 0.9
-"""Padding is reported to count in the length if in this share of the minibatches all responses have one length."""
-BY_LENGTH = 0.97
-"""The mean over groups of the correlation of A with the length is reported if its absolute value exceeds this."""
+UNCHANGED = 0.5  # S is reported as not computed again if a larger share of later rows has exactly the S before
+ONE_LENGTH = 0.9  # padding counts in the length if in this share of the minibatches all responses have one length
+BY_LENGTH = 0.97  # largest |mean over groups of the correlation of A with the length| that is not reported
 
 
 def values_of_s(rows: Rows) -> Answer:
@@ -52,8 +46,7 @@ def values_of_s(rows: Rows) -> Answer:
     for kind, exact in (("bfloat16", brain), ("float16", half)):
         if np.mean(exact) > 0.99:
             what = f"every S is a {kind} number: sums over many tokens lose the changes of single tokens"
-            fix = "subtract and sum log-probabilities in float32 or float64"
-            return found(what, fix)
+            return found(what, "subtract and sum log-probabilities in float32 or float64")
     return clear("S has all its digits and is computed at each update")
 
 
@@ -73,8 +66,7 @@ def length_pile(rows: Rows, limit: int | None) -> Answer:
     several, one = int(np.sum(~of_one[0])), int(np.sum(~of_one[0] & of_one[1]))
     if several >= LENGTHS and one >= ONE_LENGTH * several and len(lengths) > 2:
         what = f"in {one} of {several} minibatches all responses have one length: padding counts in the length"
-        fix = "count the tokens of the loss's mask, which ends with the end-of-sequence token"
-        return found(what, fix)
+        return found(what, "count the tokens of the loss's mask, which ends with the end-of-sequence token")
     guessed = False
     of_marked, times = np.unique(rows.L[marked], return_counts=True)
     if marked.sum() >= MARKED and times.max() >= ONE_LIMIT * marked.sum():
@@ -120,9 +112,4 @@ def advantage_by_length(rows: Rows) -> Answer:
     if abs(r) <= BY_LENGTH:
         return clear("A is no function of the length", evidence)
     what = "inside groups the advantage is a function of the length: the reward counts tokens"
-    fix = "look at the reward: a length penalty or bonus outweighs everything else"
-    return found(what, fix, evidence)
-
-
-ON_ROWS = {check.__name__: check for check in (values_of_s, advantage_by_length)}
-"""The checks that read nothing but rows, by name."""
+    return found(what, "look at the reward: a length penalty or bonus outweighs everything else", evidence)

@@ -68,12 +68,9 @@ def main(arguments: list[str]) -> int:
     if args.json is not None:
         write_json(Path(args.json), [d.to_dict() for d in diagnoses])
         print(f"all answers: {args.json}")
-    logged: dict[str, list[str]] = {}
-    for run, seen in zip(args.runs, diagnoses, strict=True):
-        if seen.on and log_paths(Path(run)):
-            logged.setdefault("" if seen.on == "update" else f" --on {seen.on}", []).append(run)
-    for on, runs in logged.items():
-        print(next_step("analyse", runs, on))
+    for on in dict.fromkeys(diagnosis.on for diagnosis in diagnoses if diagnosis.on):
+        runs = [run for run, diagnosis in zip(args.runs, diagnoses, strict=True) if diagnosis.on == on]
+        print(next_step("analyse", runs, "" if on == "update" else f" --on {on}"))
     if any(d.fails(args.fail_on) for d in diagnoses):
         return 1
     return 2 if any(d.blind for d in diagnoses) else 0

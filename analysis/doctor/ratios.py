@@ -21,13 +21,10 @@ the old log-probabilities were computed again in between."""
 LEAST_FROZEN, IN_SUCCESSION = 8, 3
 """A rollout counts as frozen if S is exactly 0 in all of at least ``LEAST_FROZEN`` rows after an update with a
 gradient. Frozen rollouts are reported if at least ``IN_SUCCESSION`` follow each other."""
-ROUNDED = 2 * float(np.finfo(np.float32).eps)
-"""An |S| of at most this for each token is rounding of log-probabilities added in float32."""
-FLOOR_SHARE = 0.2
-"""The check numerics reports a run if at least this share of its clip ratio (the share of responses out of the band) is
-already there before any update."""
-FLOOR_MINIMUM = 0.002
-"""Share of responses out of the band before any update below which the check numerics reports nothing."""
+ROUNDED = 2 * float(np.finfo(np.float32).eps)  # greatest |S| a token that rounding of sums in float32 explains
+FLOOR_SHARE, FLOOR_MINIMUM = 0.2, 0.002
+"""The check numerics reports a run if at least ``FLOOR_SHARE`` of its clip ratio (the share of responses out of the
+band), and at least ``FLOOR_MINIMUM`` of the responses, are out of the band already before any update."""
 BINS = 8  # number of length bins; the check acceptance looks in each for most responses beyond one edge of the band
 TOO_TIGHT, TOO_WIDE = 0.5, 0.995  # least and greatest band acceptance at which the check acceptance reports nothing
 
@@ -91,13 +88,12 @@ def _frozen(p: Patient) -> Ints:
     because a few updates may change only parameters on which the logged rows do not depend. Rollouts whose learning
     rate is 0 by the metrics do not count."""
     rows = p.finite
-    step, number = rows["step"], numbered(rows["rollout"])
+    step, (rollout, number) = rows["step"], np.unique(rows["rollout"], return_inverse=True)
     pulls = np.isfinite(rows["advantage"]) & (rows["advantage"] != 0) & (rows["multiplier"] != 0)
-    first = np.full(int(number.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    first = np.full(len(rollout), np.iinfo(np.int64).max)
     np.minimum.at(first, number[pulls], step[pulls])
     after = (step > first[number]) & (rows["updates_since_rollout"] >= 1)
     count, moves = (np.bincount(number[which], minlength=len(first)) for which in (after, after & (rows.S != 0)))
-    rollout = np.unique(rows["rollout"])
     resting = [r for r, rate in p.metrics.get(metric.LEARNING_RATE, []) if rate == 0]
     frozen = (count >= LEAST_FROZEN) & (moves == 0) & ~np.isin(rollout, resting) & (np.cumsum(moves) > 0)
     run = np.cumsum(~frozen)  # frozen rollouts that follow each other without a gap have one value
@@ -113,16 +109,13 @@ def old_recomputed(p: Patient) -> Answer:
     if not np.any(p.moved.S):
         what = "S is exactly 0 in every row, also after updates: the old log-probabilities are recomputed with the new "
         what += "weights, so the ratio is always 1 and nothing is ever clipped"
-        return found(
-            what, fix, p.moved.mean("rows after an update with S = 0", p.moved.S == 0), severity=Severity.CRITICAL
-        )
+        zero = p.moved.mean("rows after an update with S = 0", p.moved.S == 0)
+        return found(what, fix, zero, severity=Severity.CRITICAL)
     since = p.finite["updates_since_rollout"]
+    updates = np.unique(since[np.isfinite(since)]).tolist()
     sizes: list[Evidence] = []
-    for update in np.unique(since[np.isfinite(since)]).tolist():
-        rows = p.finite.take(since == update)
-        if enough(rows):
-            continue
-        here = _size(rows, f"{update:.0f} updates after the rollout")
+    for update in [n for n in updates if not enough(p.finite.take(since == n))]:
+        here = _size(p.finite.take(since == update), f"{update:.0f} updates after the rollout")
         largest = max(sizes, key=lambda size: size.low, default=here)
         sizes.append(here)
         if update >= 1 and here.high < RESET * largest.low:
@@ -179,9 +172,8 @@ def numerics(p: Patient) -> Answer:
     what = f"at least {floor.low / measured.high:.0%} of the clip ratio is there before any update, as arithmetic"
     fix = "take old and new log-probabilities by the same code, precision, chunking and padding (float32 logits), or "
     fix += "from the trainer and not from the sampler; or widen the band above the noise floor"
-    return found(
-        what, fix, floor, measured, severity=Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING
-    )
+    severity = Severity.CRITICAL if floor.low > 0.5 * measured.high else Severity.WARNING
+    return found(what, fix, floor, measured, severity=severity)
 
 
 def acceptance(p: Patient) -> Answer:
@@ -195,10 +187,9 @@ def acceptance(p: Patient) -> Answer:
         return not_checked(f"rule {rule.label} acts on tokens: its acceptance is no share of responses")
     inside = rows.mean("band acceptance", ~outside)
     beyond: list[Evidence] = []
-    bins = quantile_bins(rows.L, BINS)
-    index = bins.index(rows.L)
+    index = quantile_bins(rows.L, BINS).index(rows.L)
     edges = {} if band is None else {"below": band[0] > rows.S, "above": band[1] < rows.S}
-    for k in range(len(bins)):
+    for k in range(BINS):
         at = index == k
         here = rows.take(at)
         for side, off in edges.items() if not enough(here) else ():

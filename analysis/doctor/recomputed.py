@@ -47,12 +47,8 @@ WRONG_ROWS = {name: f"{name} differs from what follows from {source}" for name, 
     "repeated": "the same response stands twice in one step",
 }
 """What is wrong in rows, by the name of the comparison."""
-WRONG_GROUPS = 0.01
-"""The check estimator reports advantages that no known estimator makes, or that the run's estimator does not make, only
-if more than this share of the groups has them."""
-USUAL = 0.9
-"""If at least this share of the rollouts has the same number of rows or steps, rollouts with fewer are reported.
-The last rollout is not reported, because the run may have been stopped in it."""
+WRONG_GROUPS = 0.01  # greatest share of groups with advantages of no estimator, or of another, that is not reported
+USUAL = 0.9  # if at least this share of the rollouts has one number of rows or steps, those with fewer are reported
 UNCHANGING = ("length", "reward", "advantage", "truncated", "engine_log_ratio", "prompt_id")
 """Columns whose value must be the same in all rows of a response."""
 
@@ -65,12 +61,10 @@ def of_columns(rows: Rows, rule: Rule | None, correction: Rule | None, *, import
     compared = recompute(rows.columns, rule, correction, imported=imported, before=FIRST)
     response = numbered(rows["rollout"], rows["response_id"])
     first = np.unique(response, return_index=True)[1]
-    differs = np.zeros(len(rows), bool)
-    for name in UNCHANGING:
-        x = rows[name].astype(np.float64)
-        differs |= ~np.isclose(x, x[first[response]], rtol=1e-5, atol=1e-6, equal_nan=True)
+    x = np.stack([rows[name].astype(np.float64) for name in UNCHANGING], axis=1)
+    same = np.all(np.isclose(x, x[first[response]], rtol=1e-5, atol=1e-6, equal_nan=True), axis=1)
     every = np.ones(len(rows), bool)
-    compared["identity"] = Compared(every, differs)
+    compared["identity"] = Compared(every, ~same)
     compared["repeated"] = Compared(every, repeated(rows["rollout"], rows["step"], rows["response_id"]))
     if not imported:
         version = rows["policy_version"]
@@ -81,26 +75,23 @@ def of_columns(rows: Rows, rule: Rule | None, correction: Rule | None, *, import
 
 def _column_answer(check: str, compared: dict[str, Compared], rollout: Ints) -> Answer:
     columns, what, fix = FIXES[check]
-    known = [name for name in columns if name in compared and compared[name].compared.any()]
+    known = {name: compared[name] for name in columns if name in compared and compared[name].compared.any()}
     if not known:
         return not_checked("the log lacks the columns, or names no rule on whole responses")
-    wrong = [name for name in known if compared[name].wrong.any()]
+    wrong = {name: of for name, of in known.items() if of.wrong.any()}
     if not wrong:
         return clear("the logged columns follow from each other")
-    counts = {name: [int(np.sum(rows)) for rows in compared[name]] for name in wrong}
-    told = ", ".join(f"{WRONG_ROWS[name]} in {n} of {of} rows" for name, (of, n) in counts.items())
-    since = min(int(rollout[compared[name].wrong].min()) for name in wrong)
+    told = (f"{WRONG_ROWS[name]} in {of.wrong.sum()} of {of.compared.sum()} rows" for name, of in wrong.items())
+    since = min(int(rollout[of.wrong].min()) for of in wrong.values())
     severity = Severity.CRITICAL if check == "clip" else Severity.WARNING
-    return found(f"{what}: {told}", fix, since=since, severity=severity)
+    return found(f"{what}: {', '.join(told)}", fix, since=since, severity=severity)
 
 
 def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
     """Check whether the advantages of each group are what the estimator ``configured`` makes of its rewards (None: what
     any known estimator makes of them). ``imported`` says that the log was made from another trainer's table."""
-    fit = estimators.EstimatorFit(np.zeros(0, np.int64), {})
-    if rows.has("reward", "advantage"):
-        sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
-        fit = estimators.estimator_fit(rows.columns, int(sizes[times == times.max()][-1]))
+    sizes, times = np.unique(np.bincount(rows.cluster[rows.first]), return_counts=True)
+    fit = estimators.estimator_fit(rows.columns, int(max(sizes[times == times.max(initial=0)], default=0)))
     groups = len(fit.rollout)
     if not groups:
         return not_checked("no complete group with rewards and an advantage other than 0")
@@ -157,15 +148,13 @@ def succession(rollouts: Ints, *, imported: bool, selected: bool) -> Answer:
             "overlapping responses": again,
         }
         since |= {f"{what} ({len(at)} times)": int(at.min()) for what, at in gaps.items() if len(at)}
-    for what, count in (("rows", rows[:-1]), ("steps", steps[:-1])):
-        if len(count) < 5 or (selected and what == "rows"):  # groups with equal rewards were dropped
-            continue
-        usual = int(np.bincount(count).argmax())
-        if np.sum(count == usual) >= USUAL * len(count) and np.any(count < usual):
-            few = number[:-1][count < usual]
+    for what, count in (("rows", rows[:-1]), ("steps", steps[:-1])):  # the run may have been stopped in the last one
+        judged = len(count) >= 5 and not (selected and what == "rows")  # groups with equal rewards were dropped
+        usual = int(np.bincount(count, minlength=1).argmax())
+        few = number[:-1][count < usual]
+        if judged and len(few) and np.sum(count == usual) >= USUAL * len(count):
             since[f"{len(few)} rollouts with fewer {what} than the usual {usual}"] = int(few[0])
     if not since:
         return clear("rollouts, steps and responses follow each other without gap or copy")
     what = "; ".join(since) + ": parts are missing or stand twice, or files of several runs lie in one folder"
-    fix = "copy the log again from its run; keep one run in a folder"
-    return found(what, fix, since=min(since.values()))
+    return found(what, "copy the log again from its run; keep one run in a folder", since=min(since.values()))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import combinations
@@ -151,8 +150,7 @@ def mismatch_trend(p: Patient) -> Answer:
 
 
 def truncation_count(p: Patient) -> Answer:
-    """Check whether the metric of truncated responses wrongly counts the longest response of each batch, whatever its
-    length."""
+    """Check whether the metric of truncated responses counts each batch's longest response, whatever its length."""
     shares, longest = _series(p, TRUNCATION), _series(p, LONGEST)
     if not shares or not longest:
         return not_checked("the metrics hold no truncation share beside the longest response")
@@ -171,7 +169,7 @@ def truncation_count(p: Patient) -> Answer:
     return clear("truncation is counted at the limit")
 
 
-ON_SCALARS: dict[str, Callable[[Patient], Answer]] = {
+ON_SCALARS = {
     check.__name__: check for check in (weight_scale, same_ratio, weight_product, mismatch_trend, truncation_count)
 }
 """The checks of scalars, by name."""
