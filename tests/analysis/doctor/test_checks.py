@@ -19,9 +19,14 @@ from scipy import stats as sps
 from analysis.__main__ import main
 from analysis.doctor.examine import CHECKS, ON_KEPT_ROWS, Doctor, examine
 from analysis.doctor.issues import Answer, Diagnosis, Evidence, Severity, clear, found, not_checked
+from analysis.doctor.patient import Patient
+from analysis.doctor.ratios import s_zero
+from analysis.doctor.recomputed import of_columns
+from analysis.importing.watch import TokenDigest
 from fspo.base.errors import UserError
 from fspo.gradlog import GradLogWriter
 from fspo.rules import preset
+from tests.analysis.doctor.made import rows_of
 from tests.analysis.doctor.planted import DEFECTS, Plan, write_run
 
 
@@ -188,6 +193,32 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     for level, status in (("critical", 0), ("truncation", 0), ("length_weighted", 1)):
         assert main(["doctor", str(bad), "--fail-on", level]) == status
     assert main(["doctor", str(good)]) == 0
+
+
+def test_the_next_step_names_the_runs_of_each_log_ratio(monkeypatch, capsys):
+    on = {"a": "update", "b": "engine", "c": "update", "d": ""}
+    monkeypatch.setattr("analysis.doctor.examine.examine", lambda run: Diagnosis(run, "fspo", 10, (), on=on[run]))
+    assert main(["doctor", *on]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next")]
+    assert said == ["next: fspo analyse a c", "next: fspo analyse b --on engine"]
+
+
+def test_a_response_that_changes_between_its_uses_is_found():
+    use = np.arange(40.0)
+    columns = dict.fromkeys(("length", "reward", "prompt_id", "response_id"), use // 2) | {"step": use}
+    for name in ("length", "reward"):
+        rows = rows_of(40, **{x: (v + (x == name) * (use == 7)).astype(int) for x, v in columns.items()})
+        assert "prompt between its uses in 1 of 40" in of_columns(rows, None, None, imported=False)["counters"].summary
+
+
+@pytest.mark.parametrize(("A", "since"), [(1.0, 3), (0.0, None)])
+def test_rollouts_at_rest_are_frozen_only_if_they_had_a_gradient(A, since):
+    i = np.arange(400)
+    rest = (i >= 120) & (i < 320)
+    columns = {"step": i // 4, "length": np.full(400, 20.0), "advantage": np.where(rest, A, 1.0)}
+    rows = rows_of(400, **columns, log_ratio=np.where(rest, 0.0, 0.01 * (-1.0) ** i))
+    logged = frozenset({"updates_since_rollout"})
+    assert s_zero(Patient(None, None, rows, logged, {}, TokenDigest())).since == since
 
 
 def scalars(run, **values):
