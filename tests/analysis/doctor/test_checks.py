@@ -189,7 +189,7 @@ def test_status_json_and_fail_on(tmp_path, capsys):
     assert "WARNING length_weighted" in capsys.readouterr().out
     first, second = json.loads(out.read_text())
     assert first["worst"] is None
-    assert second["issues"][0]["id"] == "length_weighted"
+    assert (second["worst"], second["issues"][0]["id"]) == ("warning", "length_weighted")
     for level, status in (("critical", 0), ("truncation", 0), ("length_weighted", 1)):
         assert main(["doctor", str(bad), "--fail-on", level]) == status
     assert main(["doctor", str(good)]) == 0
