@@ -84,8 +84,7 @@ def dropped_sequences(p: Patient) -> Answer:
         told = "; ".join(f"{share.value:.1%} of the responses {what}" for what, share in lost.items())
         what = f"{told}: they never reach the rule, whatever its band"
         fix = "look for a mask before the loss (TRL: mask_truncated_completions, vllm_importance_sampling_mode with "
-        fix += "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it, not "
-        fix += "before"
+        fix += "sequence_mask, off_policy_mask_threshold; filters on length) and take the advantages after it"
         return found(what, fix, *lost.values(), severity=Severity.CRITICAL if missing.low > 0.1 else Severity.WARNING)
     if size == 1:
         return not_checked("no common group size, so a missing response does not show (no prompt in the log?)")

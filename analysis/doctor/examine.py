@@ -63,8 +63,8 @@ class Doctor:
 
     @staticmethod
     def of(run: str | Path, metadata: Mapping[str, Any] | None = None, most: int = KEPT) -> Doctor:
-        """Make a doctor for the run folder ``run``, whose log has the header ``metadata``. It keeps at most ``most``
-        rows in memory for the checks (by default `analysis.doctor.patient.KEPT`).
+        """Return a doctor that has read nothing yet of the run folder ``run``, whose log has the header ``metadata``.
+        It will keep at most ``most`` rows in memory.
 
         Raise UserError if the header's rule or the configuration cannot be read."""
         path, metadata = Path(run), metadata or {}

@@ -124,8 +124,7 @@ class FirstEpoch:
             what += "drew the responses can be (E[S] = -KL)"
             fix = "look at the sign of S (new less old), and whether these responses were trained on before"
             return found(what, fix, evidence, since=since, severity=Severity.CRITICAL)
-        what = f"{text}S is too large: rows were trained on before, or new and old log-probs differ by noise or by "
-        what += "tokens"
+        what = f"{text}S is too large: rows were trained on before, or new and old log-probs differ by noise or tokens"
         fix = "compare the temperature, mask and tokens of the sampler with those of the old and new log-probabilities"
         return found(what, fix, evidence, since=since)
 
@@ -144,7 +143,7 @@ class FirstEpoch:
         evidence = Evidence("mean of (S + k3)^2 over its least value (expected: 1 or more)", ratio, ratio - 2 * error)
         if ratio + SURE * error > STILL_SPREAD:
             return clear("S spreads at least as its tokens do", evidence)
-        # The mean of what x is must be -E[k3].
+        # The mean of S must be -E[k3]. If only the mean of S times L is, S was logged as a mean over tokens.
         k3, why = float(np.nansum(self.k3)), "it is scaled down or held at a limit, or loses tokens"
         if k3 > 0 and abs(self.if_mean.sum() / k3 + 1) < 0.25 < abs(S.sum() / k3 + 1):
             why = "S is a mean over the tokens and not their sum"

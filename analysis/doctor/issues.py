@@ -105,8 +105,8 @@ class Diagnosis:
         return sorted((a for a in self.answers if a.found), key=lambda a: -(a.severity or 0))
 
     def fails(self, threshold: str) -> bool:
-        """Return whether there is an issue of the check named ``threshold`` or, if that is a severity, one that is as
-        severe or worse."""
+        """Return whether there is an issue at or above ``threshold``, if that is a severity, else one of the check of
+        that name."""
         least = {severity.label: severity for severity in Severity}.get(threshold, math.inf)
         return any(a.id == threshold or (a.severity or 0) >= least for a in self.issues)
 

@@ -88,7 +88,7 @@ class Line:
         return largest[like | (np.arange(len(largest)) < k)]
 
     def carried(self) -> str:
-        """Return a text "k of n responses carry ..." that names up to eight of the `carriers`; there must be some."""
+        """Return a text "k of n responses carry ..." that names up to eight of the `carriers` (there must be one)."""
         at = self.carriers
         named = zip(*(values[at[:8]].tolist() for values in (self.rollout, self.response, self.x)), strict=True)
         places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
@@ -186,8 +186,8 @@ class Line:
         return True
 
     def cause(self, sampler: str) -> str:
-        """Return a sentence that names a likely cause of x: noise, unless `systematic`. ``sampler`` names the
-        log-probabilities that x compares with the trainer's."""
+        """Return a sentence that says why x is not 0: noise, or, if `systematic`, wrong tokens or another distribution.
+        ``sampler`` names the log-probabilities that x compares with the trainer's."""
         if not self.systematic():
             noise = "differ by noise: its mean is -E[k3], as of two distributions of which one drew"
             return f"{sampler} and the trainer's {noise}"

@@ -191,8 +191,8 @@ class Mismatch:
         if last <= LARGE / 4 or not (larger or (rows.min() >= SERIES and separated(size))):
             return None
         at, step = bend(size)
-        what = f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): the sampler leaves "
-        what += "the trainer"
+        what = f"it rises over the run to {last:.2g} nats a root token (its begin is an estimate): "
+        what += "the sampler leaves the trainer"
         if step:
             what = f"it jumps from {size[:at].mean():.2g} to {size[at:].mean():.2g} nats a root token: the sampler has "
             what += "other weights or another input"
@@ -204,11 +204,10 @@ class Mismatch:
         if not (lag > 0).any() or not grows_with(np.sqrt(size), lag):
             return ""
         old, new = size[lag > lag.min()], size[lag == lag.min()]
-        text = f"it is the policy lag: {math.sqrt(old.mean()):.2g} nats a root token in the {len(old)} responses that "
-        text += (
+        return (
+            f"it is the policy lag: {math.sqrt(old.mean()):.2g} nats a root token in the {len(old)} responses that "
             f"older weights sampled, {math.sqrt(new.mean()):.2g} in the {len(new)} of the least lag ({lag.min():.0f})"
         )
-        return text
 
     def _broken(self) -> tuple[str, int] | None:
         """Return a cause and the rollout that proved it if E[e^x] > 1, E[x + k3] != 0 or x + k3 rarely > 0; or None."""
@@ -294,8 +293,7 @@ def staleness(rows: Rows, corrected: bool, *, imported: bool = False) -> Answer:
     elif unmoved and len(of_old) >= MIN_ROWS and len(after) and np.mean(after != 0) > 0.5 and not imported:
         text = "D is 0 in every response that, by version, older weights sampled, though updates move S"
     elif len(both) and not both.any():
-        text = f"{stale}, yet D + E is exactly 0 in all of them: old log-probs are the sampler's, and not computed "
-        text += "again"
+        text = f"{stale}, yet D + E is exactly 0 in all of them: old log-probs are the sampler's, only copied"
         fix = "compute old log-probs with the trainer's weights before the first update (AReaL: recompute_logprob)"
     elif len(of_old) < old.sum() / 2:
         severity, text = Severity.INFO, f"{stale}, and their D is not known"

@@ -176,8 +176,8 @@ class Kept:
 
 
 def columns_of(log: GradLog) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    """Return by name the columns that the checks read (``READ``) as float arrays (N,), those of ``IDS`` as
-    integers; a column that the log lacks is all NaN.
+    """Return the columns ``READ`` of a log, by name, as float arrays (N,), those of ``IDS`` as integers. A column that
+    the log lacks is NaN in all rows.
 
     times_used and updates_since_rollout are counted from steps and responses where the log lacks them. The second value
     holds a sentence on how the updates were counted, if they were."""
@@ -216,7 +216,7 @@ def metrics_of(path: Path, notes: list[str]) -> dict[str, list[tuple[float, floa
 
 @dataclass(frozen=True)
 class Patient:
-    """The data of one run, as the doctor's checks read it; None for what is unknown."""
+    """The data of one run that the doctor's checks read. None stands for what is unknown."""
 
     rule: Rule | None  # the clip rule that trained
     aggregation: str | None  # how the loss is averaged

@@ -36,13 +36,13 @@ def s_zero(p: Patient) -> Answer:
     zero = p.finite.mean("responses with S = 0", p.finite.S == 0)
     once = _once(p)
     if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
-        what = "each rollout serves one update, so S is 0 up to float32's rounding: no clip can act, as is right "
-        what += "on-policy"
+        what = "each rollout serves one update, so S is 0 up to float32's rounding: "
+        what += "no clip can act, as is right on-policy"
         return found(what, f"nothing, if on-policy training is wanted; else {SEVERAL}", zero, severity=Severity.INFO)
     rate, norm = p.metric(metric.LEARNING_RATE), p.metric(metric.GRAD_NORM)
     if not np.any(p.moved.S) and ((rate.size and not rate.any()) or (norm.size and not norm.any())):
-        what = "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: nothing "
-        what += "moves"
+        what = "S is 0 in every row although updates were made, and the learning rate or the gradient is 0: "
+        what += "nothing moves"
         fix = "raise the learning rate; with a gradient of 0 look at the advantages and at which parameters are frozen"
         return found(what, fix, zero, severity=Severity.CRITICAL)
     if once and np.any(p.moved.S) and not enough(p.finite):
@@ -112,10 +112,11 @@ def old_recomputed(p: Patient) -> Answer:
         zero = p.moved.mean("rows after an update with S = 0", p.moved.S == 0)
         return found(what, fix, zero, severity=Severity.CRITICAL)
     since = p.finite["updates_since_rollout"]
-    updates = np.unique(since[np.isfinite(since)]).tolist()
     sizes: list[Evidence] = []
-    for update in [n for n in updates if not enough(p.finite.take(since == n))]:
-        here = _size(p.finite.take(since == update), f"{update:.0f} updates after the rollout")
+    for update in np.unique(since[np.isfinite(since)]).tolist():
+        if enough(rows := p.finite.take(since == update)):
+            continue
+        here = _size(rows, f"{update:.0f} updates after the rollout")
         largest = max(sizes, key=lambda size: size.low, default=here)
         sizes.append(here)
         if update >= 1 and here.high < RESET * largest.low:

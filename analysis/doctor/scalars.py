@@ -162,8 +162,7 @@ def truncation_count(p: Patient) -> Answer:
         whole = share / least  # in a batch of B the longest response alone makes 1/B
         if np.all(np.abs(whole - np.round(whole)) < 0.02) and abs(1 / least - round(1 / least)) < 0.02 / least:
             what = f"{label} is never 0 and a multiple of 1/{1 / least:.0f}, while the longest response varies "
-            what += f"({lengths.min():.0f} to {lengths.max():.0f}): it counts each batch's longest response as "
-            what += "truncated"
+            what += f"({lengths.min():.0f} to {lengths.max():.0f}): it counts the longest of each batch as truncated"
             fix = "compare lengths with the limit, and not with the longest of the batch"
             return found(what, fix, Evidence(f"least {label}", float(least), unit="share"))
     return clear("truncation is counted at the limit")

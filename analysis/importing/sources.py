@@ -209,7 +209,7 @@ def _csv(path: Path) -> Iterator[Part]:
 
 def _of_texts(texts: pa.Array) -> pa.Array:
     """Return the texts of a column as numbers or as flags if all of them are; ids of over 63 bits, which a number would
-    round, remain texts."""
+    round, remain texts. (pyarrow itself takes a column's type from the first block, and refuses another one later.)"""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts))
     words = pc.utf8_trim_whitespace(texts)  # type: ignore[attr-defined]

@@ -111,7 +111,7 @@ def test_lemma(rng: np.random.Generator) -> None:
 
 
 def test_cosines(rng: np.random.Generator) -> None:
-    """Check the table ``cosine``: the cosine at each length, and that of the length where it is smallest."""
+    """The table ``cosine`` has the exact cosine at each length, over all lengths, and the smallest of any length."""
     bandit, counts = counted(rng, step=0.15)
     rows = tables(lambda run: write_counted(run, bandit, counts), rules=(RULE, OTHER))
     here = (bandit.lengths == np.array(LENGTHS)[:, None]) * counts

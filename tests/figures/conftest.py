@@ -20,7 +20,7 @@ COUNT, WINDOWS = 400, 12
 
 
 def estimated(rng, rows, value, spread, column: str = "estimate", ends: str = "ci", low=-np.inf, high=np.inf):
-    """The rows with a noisy estimate in a column, and its interval in ENDS_low and ENDS_high."""
+    """Return ``rows`` with noisy estimates of ``value`` in ``column`` and 95 % intervals in two more columns."""
     centre = np.clip(value + rng.normal(0, 1, len(rows)) * spread / 2, low, high)
     lower, upper = np.maximum(centre - 1.96 * spread, low), np.minimum(centre + 1.96 * spread, high)
     return rows.assign(**{column: centre, f"{ends}_low": lower, f"{ends}_high": upper})
@@ -29,7 +29,7 @@ def estimated(rng, rows, value, spread, column: str = "estimate", ends: str = "c
 def fake_tables(
     run: str, trained_rule: str, seed: int, rules: tuple[str, ...] = BANDS, near_one: bool = False, spoil: bool = False
 ) -> dict[str, pd.DataFrame]:
-    """All tables of one run. ``spoil`` turns some estimates into NaN with a reason."""
+    """Return all tables of one run. ``spoil`` turns some estimates into NaN with a reason."""
     rng = np.random.default_rng([seed, len(rules), sum(map(ord, run))])
     compared = cases(trained_rule, rules)
     frames = acceptance_and_lre(rng, compared) | cosine_and_lemma(rng, compared, near_one)

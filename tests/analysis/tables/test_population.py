@@ -110,7 +110,7 @@ def test_errors_of_the_direction_have_intervals_of_the_right_width():
         rows = (f["x", name] for f in found)
         estimate, low, high = np.array([[r[c] for c in ("estimate", "ci_low", "ci_high")] for r in rows]).T
         assert np.mean((low <= value) & (value <= high)) > 0.95 - 3 * np.sqrt(0.95 * 0.05 / runs), name
-        # half-width of the interval over that of the estimates' true spread
+        # the mean interval is about as wide as one made of the estimates' own standard deviation
         assert 0.85 < np.mean(high - low) / 2 / (1.98 * estimate.std()) < 1.2, name
         assert abs(np.mean(estimate - value)) < 3 * estimate.std() / np.sqrt(runs), name
 

@@ -62,7 +62,7 @@ def test_values_entropies_and_gradients_are_log_softmaxs(kind):
 
 
 def test_no_tokens_by_vocabulary_tensor_is_ever_whole():
-    """Forward and backward, gradients of the output layer (BIG x 16) included, stay under 32 tokens' logits."""
+    """A forward and a backward pass allocate no tensor larger than the logits of 32 tokens (of 320)."""
     model = build("big", torch.float32)
     batch = make_batch([[5, 6]] * 8, [list(range(3, 43))] * 8, 0)  # 320 response tokens
     with Watch() as lean:
