@@ -24,6 +24,7 @@ from fspo.config import SamplingConfig
 from fspo.gradlog import read_log
 from fspo.sampling import vllm
 from fspo.sampling.sample import Responses, sample
+from fspo.tasks import Rewards
 from fspo.train.checkpoint import list_checkpoints
 from tests.fspo.sampling.test_sample import plain_logprobs
 from tests.fspo.sampling.vllm_server import Running, missing, serve
@@ -147,12 +148,19 @@ def test_a_server_that_hangs_is_one_line(server: Running, folder: Path) -> None:
         os.killpg(server.process.pid, signal.SIGCONT)
 
 
+class Alternating(tiny_run.Digits):
+    """Rewards of 0 and 1 in turn, because the server takes no seed: each rollout has A != 0 and moves the weights."""
+
+    def score(self, examples: Any, responses: Any, finished: Any) -> Rewards:
+        return Rewards(np.arange(len(responses)) % 2.0, ["ok"] * len(responses))
+
+
 def train(output: Path, server: Running, folder: Path, *more: str) -> subprocess.Popen[str]:
     """The tiny run in a process of its own."""
     arguments = ["--sampling.engine", "vllm", "--sampling.vllm_url", server.url, "--sampling.vllm_weights", str(folder)]
     script = (
-        "import sys, tiny_run; from fspo.base.errors import run_cli; from tests.fspo.sampling.test_vllm import net; "
-        "run_cli(lambda: tiny_run.trainer(sys.argv[1], *sys.argv[2:], net=net()).train() and None)"
+        "import sys, tiny_run; from fspo.base.errors import run_cli; from tests.fspo.sampling.test_vllm import *; "
+        "run_cli(lambda: tiny_run.trainer(sys.argv[1], *sys.argv[2:], net=net(), task=Alternating()).train() and None)"
     )
     here = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
     return subprocess.Popen(
