@@ -40,6 +40,11 @@ CHECKS = (
     *("before_update", "mean_weight", "spread_of_s", "length_pile", "mismatch", "staleness"),
 )
 """The names of all checks."""
+OF_SUMS = (
+    *("s_zero", "old_recomputed", "numerics", "acceptance", "values_of_s", "before_update", "mean_weight"),
+    *("spread_of_s", "mismatch", "staleness"),
+)
+"""The checks that need log-ratios that are sums over tokens."""
 SUMS_WANTED = "import the mean times the length, or lists with a number for each token"
 
 
@@ -114,16 +119,18 @@ class Doctor:
             "staleness": staleness(rows, self.correction is not None, imported=imported),
         }
         if tokens.means:
-            found["mismatch"] = issues.not_checked(tokens.means)
+            of_sums = OF_SUMS if np.any(patient.finite.S) else ("mismatch",)
+            found |= dict.fromkeys(of_sums, issues.not_checked(tokens.means))
             found["sums"] = issues.found(f"{tokens.means}, so no statement on a ratio holds", SUMS_WANTED)
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
         found |= {} if self.kept.rows else from_metrics(patient)
-        answers = tuple(replace(answer, id=name) for name, answer in found.items())
+        several = len(rollouts) != 1
+        answers = tuple(replace(a, id=name, since=a.since if several else None) for name, a in found.items())
         known = {r: np.isfinite(rows[RATIO_COLUMNS[r].log_ratio]).sum() for r in ("update", "engine", "behaviour")}
         ratios = sorted(filter(known.get, known), key=lambda ratio: (ratio != "update", -known[ratio]))
         if blind := self.kept.rows > 0 and not ratios:
-            lacking = "the clip cannot be judged: no row has a log-ratio; log one, or import again with --columns "
-            notes.append(f"{lacking}new=COLUMN,old=COLUMN (docs/diagnose.md)")
+            lacking = "the clip cannot be judged: no row has a log-ratio; log one, or import again and name columns of "
+            notes.append(f"{lacking}log-probabilities with --columns new=COLUMN,old=COLUMN (docs/diagnose.md)")
         told = [on for on in ratios if (tells_updates(rows.columns) if on == "update" else (rows["length"] >= 1).any())]
         label = self.rule.label if self.rule else "unknown"
         return Diagnosis(str(self.path), label, self.kept.rows, answers, tuple(notes), blind, (*told, "")[0])
@@ -145,7 +152,7 @@ def examine(run: str | Path) -> Diagnosis:
         if not metrics_of(path, []):
             lacking = f"{path} has no gradient log and no number in {METRICS}"
             raise UserError(f"{lacking}: nothing to examine; name a run that has begun to train")
-        doctor.notes.append("no gradient log: only metrics.jsonl is examined, and most checks need rows")
+        doctor.notes.append("only scalars are examined; most checks need a row for each response (docs/diagnose.md)")
         diagnosis, (answers, note) = doctor.diagnosis(), by_rldoctor(records(path))
         return replace(diagnosis, answers=(*diagnosis.answers, *answers), notes=(*diagnosis.notes, note))
     if not log_paths(path) and _only_scalars(path):

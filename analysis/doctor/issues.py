@@ -127,7 +127,8 @@ class Diagnosis:
         if issues := self.issues:
             worst = (issues[0].severity or Severity.INFO).label
             return f"1 issue ({worst})" if len(issues) == 1 else f"{len(issues)} issues (worst: {worst})"
-        return "no issue" if self._of("clear") else "nothing could be checked"
+        none = "no issue in what can be told without log-ratios" if self.blind else "no issue"
+        return none if self._of("clear") else "nothing could be checked"
 
     def lines(self, *, verbose: bool = False) -> list[str]:
         """Return the doctor's answers about the run as lines of text for the terminal.

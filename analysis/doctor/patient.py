@@ -171,7 +171,7 @@ class Kept:
             kept = f"{len(self.parts)} of {len(self.rollouts)} rollouts, evenly spread"
             notes.append(f"{kept}, are examined, because the log has {self.rows} rows")
         if self.short:
-            notes.append(f"{self.short} of {self.rows} rows have a length below 1: unknown, left out where it matters")
+            notes.append(f"{self.short} of {self.rows} rows have no length: left out where it matters")
         return notes
 
 

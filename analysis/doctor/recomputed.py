@@ -109,8 +109,10 @@ def estimator(rows: Rows, configured: str | None, *, imported: bool) -> Answer:
         fix = "if the file lacks responses of these groups (one process's file, say), import all files; " * partial
         if imported and worst in (estimators.NOT_CENTRED, estimators.ZEROED, estimators.NO_LINE):
             fix += "if step counts updates and a rollout has several, `fspo import --updates-per-rollout N`; else "
-        fix += "compare the rewards with the advantages of one group by hand (fspo/advantages.py); a shuffle between "
-        fix += "both, a mask, or a scale by length after the baseline does this"
+        cause = "a shuffle between both, a mask, or a scale by length after the baseline does this"
+        if worst == estimators.REVERSED:
+            cause = "a reward or its baseline has the wrong sign: A is the reward less the group's mean"
+        fix += f"compare the rewards with the advantages of one group by hand (fspo/advantages.py); {cause}"
         what = f"A is {worst} in {fits[worst]} of {groups} groups: no estimator of group rewards gives that"
         since = min(int(fit.rollout[fit.fits[name]].min()) for name in bad)
         # A critic makes advantages that do not follow the reward, too.

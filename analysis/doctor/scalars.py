@@ -87,9 +87,10 @@ def same_ratio(p: Patient) -> Answer:
         return not_checked("the metrics hold fewer than two ratios")
     for (first, a), (second, b) in combinations(weights.items(), 2):
         if a.shape == b.shape and np.allclose(a, b, rtol=1e-7, atol=0) and len(np.unique(a[1])) > 2:
-            what = (
-                f"{first} and {second} are equal in all {a.shape[1]} lines: both have one denominator (the sampler's), "
-            )
+            moves = max((float(np.abs(kl).mean()) for _, kl in _series(p, "ppo_kl").values()), default=math.inf)
+            # A mean ratio of new to old weights lies about as near to 1 as their KL lies to 0.
+            whose = " (the sampler's)" if np.abs(a[1] - 1).mean() > 2 * moves else ""
+            what = f"{first} and {second} are equal in all {a.shape[1]} lines: both have one denominator{whose}, "
             what += "so one is a copy, or the correction counts twice"
             fix = "let one ratio divide by the trainer's old log-probs and the other by the sampler's"
             return found(what, fix, Evidence(first, float(a[1].mean())))
@@ -107,9 +108,10 @@ def weight_product(p: Patient) -> Answer:
         w = float(np.median(weight))
         if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
             continue
-        what = f"{label} is {w:.3g} though tokens agree ({', '.join(f'{n} {x:.4g}' for n, x in near.items())}): the "
-        what += f"batch is weighted {max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, "
-        what += "and by no mismatch of a token"
+        agree = ", ".join(f"{n} {x:.4g}" for n, x in near.items())
+        what = f"{label} is {w:.3g} (medians over lines) though tokens agree ({agree}): the batch is weighted "
+        what += f"{max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, and by no mismatch "
+        what += "of a token"
         fix = "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
         fix += "which lengths it masks (`fspo import`, `fspo analyse --on behaviour`)"
         return found(what, fix, Evidence(label, w))
@@ -190,10 +192,15 @@ def _share(p: Patient, name: str, warning: float, critical: float, what: str, fi
     values = p.metric(name)
     if len(values) < SERIES:
         return not_checked(f"the metrics have no {SERIES} lines with {name}")
-    share = Evidence(name, *sample_interval(values[-max(len(values) // 4, SERIES) :]), "share")
+    quarter, reward = max(len(values) // 4, SERIES), p.metric(metric.REWARD)
+    share = Evidence(name, *sample_interval(values[-quarter:]), "share")
     if share.low > warning:
         severity = Severity.CRITICAL if share.low >= critical else Severity.WARNING
-        return found(f"in the last quarter {share.value:.1%} {what}", fix, share, severity=severity)
+        text = f"in the last {quarter} lines {share.value:.1%} (in the first {values[:quarter].mean():.1%}) {what}"
+        if len(reward) == len(values):
+            means = np.convolve(reward, np.full(quarter, 1 / quarter), "valid")
+            text += f". The mean reward there is {means[-1]:.3g}, and the highest over as many lines {means.max():.3g}"
+        return found(text, fix, share, severity=severity)
     return clear("the share in the metrics is small", share)
 
 

@@ -146,11 +146,11 @@ class Converter:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
         rows.setdefault("length", column("length", 0.0))
-        for name in ("old", "new"):
-            if name in chosen and columns[name].kind == "number" and like_means(column(name), rows["length"]):
-                what = f"{chosen[name]} hardly grows with the length, as a mean over tokens does, and S is made of sums"
-                report.note(f"{what}: give the mean times the length, or a list with a number for each token")
-                self.watch.digest.means = what
+        sums = [n for n in ("old", "new", "sampler") if n in chosen and columns[n].kind == "number"]
+        if means := [chosen[n] for n in sums if like_means(column(n), rows["length"])]:
+            what = f"{' and '.join(means)}: means over tokens (the size hardly grows with L), and S is made of sums"
+            report.note(f"{what}: give the mean times the length, or a list with a number for each token")
+            self.watch.digest.means = what
         rows["prompt_id"] = self._prompts(columns, np.arange(self.rows, self.rows + n))
         text = next((name for name in ("response_id", "response", "tokens") if name in chosen), "")
         rows["response_id"] = columns[text].ids() if text else 0  # see `identify`

@@ -151,7 +151,8 @@ def _missing(report: Report) -> Iterator[str]:
             "no advantages, and no rewards of groups to make them of: A counts as 0, so only the band acceptance is "
             "told; for the others name --columns advantage=COLUMN, or reward=COLUMN,prompt_id=COLUMN (or --group-size)"
         )
-    if {"old", "log_ratio"} & used.keys() and (lacking_rows := report.rows - max(report.known.values())):
+    ratio = {"log_ratio", "behaviour_log_ratio"} & found.keys()
+    if ratio and {"old", "log_ratio"} & used.keys() and (lacking_rows := report.rows - max(report.known.values())):
         yield (
             f"no log-ratio in {lacking_rows} of {report.rows} rows, where a log-probability is NaN or missing; name a "
             "mask that is 0 at such tokens (--columns mask=COLUMN), or give them a log-probability"

@@ -30,7 +30,7 @@ CAUSES = {
     ),
     "shift": (
         "the two columns of log-probabilities are misaligned by one token",
-        "move one of them by a token (AReaL itself does before its loss: torch.roll); nothing else can be told before",
+        "move one of them by a token (AReaL's loss does: torch.roll); nothing else can be told before",
     ),
     "end": (
         "the last token of responses carries it: an end token that the sampler did not draw (forced at the token "

@@ -154,7 +154,7 @@ def test_a_log_with_nothing_in_it_is_not_judged(tmp_path):
     assert diagnosis.issues == []
     unchecked = {a.id for a in diagnosis.answers if a.status == "not checked"}
     assert set(CHECKS) - unchecked == {"dropped_sequences", "counters", "log"}
-    assert any("400 of 400 rows have a length below 1" in note for note in diagnosis.notes)
+    assert any("400 of 400 rows have no length" in note for note in diagnosis.notes)
     # a trainer that has logged them as NaN is another matter
     diagnosis = examine(append(tmp_path / "own", rows))
     assert [a.id for a in diagnosis.issues] == ["not_finite"]
@@ -244,8 +244,15 @@ def scalars(run, **values):
 def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
     diagnosis = examine(scalars(tmp_path / "run", **values))
     assert {a.id for a in diagnosis.issues if "rldoctor" not in a.id} == wanted
-    assert "no gradient log" in diagnosis.notes[0]
+    assert "only scalars are examined" in diagnosis.notes[0]
     assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
+
+
+def test_truncation_is_told_beside_its_begin_and_the_reward(tmp_path):
+    values = {"completions/clipped_ratio": lambda i: 0.06 * i, "reward": lambda i: float(i < 8)}
+    (issue,) = (a for a in examine(scalars(tmp_path / "run", **values)).issues if a.id == "truncation")
+    assert "in the last 8 lines 33.0% (in the first 21.0%) of the responses" in issue.summary
+    assert "mean reward there is 0.75, and the highest over as many lines 1" in issue.summary
 
 
 def test_scalars_need_lines_and_numbers(tmp_path):

@@ -65,6 +65,12 @@ def test_sound_scalars_are_not_blamed(tmp_path, series):
     assert not found(tmp_path, **series)
 
 
+def test_one_ratio_twice_is_the_samplers_only_where_it_is_farther_from_1_than_updates_move_it(tmp_path):
+    for kl, said in ((1e-4, True), (0.05, False)):
+        ratios = {"train__ois": WAVE, "train__tis": WAVE, "train__ppo_kl": np.full(12, kl)}
+        assert ("(the sampler's)" in found(tmp_path, **ratios)["same_ratio"].summary) == said
+
+
 def test_a_jump_says_since_when_and_what_the_largest_weight_does(tmp_path):
     late = np.arange(12) >= 2
     series = {"sampling__sampling_logp_difference__mean": np.where(late, 0.25 + np.arange(12) / 9, 0.015) * WAVE}

@@ -305,9 +305,14 @@ def test_means_over_tokens_in_the_place_of_sums_are_noticed(tmp_path, power, mea
     old = -np.exp(rng.normal(0, 0.3, 200)) * length**power
     columns = {"length": length, "old_logprobs": old, "new_logprobs": old * 1.01, "prompt": ["a"] * 200}
     report = import_run(write(tmp_path / "t.parquet", columns), tmp_path / "run")
-    assert sum("as a mean over tokens does" in note for note in report.notes) == 2 * means
-    told = {answer.id: answer.summary for answer in examine(tmp_path / "run").issues}
-    assert ("no statement on a ratio holds" in told.get("sums", "")) == means
+    what = "old_logprobs and new_logprobs: means over tokens"
+    assert any(what in note for note in report.notes) == means
+    told = {answer.id: answer for answer in examine(tmp_path / "run").answers}
+    assert ("no statement on a ratio holds" in told["sums"].summary) == means
+    assert ("means over tokens" in told["s_zero"].summary) == means  # which would give the size of S
+    only = {"length": length, "old_logprobs": old, "logp_b": old, "prompt": ["a"] * 200}
+    notes = import_run(write(tmp_path / "only.parquet", only), tmp_path / "other").notes
+    assert not any("NaN or missing" in note for note in notes)  # a name is missing, and no value
 
 
 def test_a_token_without_a_log_probability_is_said_and_a_mask_cures_it(tmp_path, capsys):
