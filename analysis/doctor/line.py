@@ -17,7 +17,7 @@ FLOAT32 = 1e-3
 nats). If D + E is no larger than this, the doctor tests E[e^S] = 1 on S alone, else on S + D + E."""
 OFFSET = 0.02  # smallest mean of x + k3, in nats, that is reported (x, k3: see `Line`)
 CARRIERS = 64  # largest number of rows that `Line.carriers` returns
-LOOK = "look at their tokens and mask them"  # the fix where few responses carry most of x
+LOOK = "look at their tokens (was the text tokenised again?) and mask them"  # where few responses carry most of x
 SOUND = f"{LOOK}; the others are sound"  # and that where the others were tested
 SERIES = 8
 """Least number of rollouts, or of lines of metrics, over which a rise is judged; and of rows in each rollout over which
@@ -92,7 +92,8 @@ class Line:
         at = self.carriers
         named = zip(*(values[at[:8]].tolist() for values in (self.rollout, self.response, self.x)), strict=True)
         places = ", ".join(f"rollout {r} response {i} ({v:+.3g} nats)" for r, i, v in named)
-        return f"{len(at)} of {self.n} responses carry {self.size[at].sum() / self.size.sum():.0%} of it: {places}"
+        share = self.size[at].sum() / self.size.sum()
+        return f"{len(at)} of {self.n} responses carry {share:.0%} of its squares: {places}"
 
     @cached_property
     def _halves(self) -> tuple[Floats, Floats, Floats, Floats]:

@@ -135,6 +135,7 @@ class Mismatch:
         if small or fix == SOUND:
             fix += f"; where a correction is wanted, take a sqrt mask of range {max(2 * each_root, 1e-3):.2g}"
         size = f"{x} of sampler and trainer has a spread of {each_root:.2g} nats a root token (sd {deviation:.2g} nats)"
+        size += " but for the responses named next" * (self.others is not None)
         size = size if line.n else f"no response has a log-ratio {x}"
         size += ", which grows as L^{:.2f} [{:.2f}, {:.2f}]".format(*growth) if grows else ""
         if not self.of_E and small and not np.isfinite(self.lag).any():

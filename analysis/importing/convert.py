@@ -245,6 +245,11 @@ class Converter:
             out["length"] = over(np.ones(len(row)))
             told = " up to length" if "length" in chosen else " without padding" if padded.any() else ""
             derived["length"] = chosen.get("mask") or f"tokens of {chosen[next(iter(lists))]}{told}"
+        if {"log_ratio", "new", "old", "length"} <= chosen.keys() - lists.keys():
+            S, told, L = sums["new"] - sums["old"], sums["log_ratio"], columns.numbers("length")
+            if np.nansum((S - told * L) ** 2) < 0.01 * np.nansum((S - told) ** 2):
+                del sums["log_ratio"]
+                self.report.note(f"{chosen['log_ratio']} is S over the length: S is made of the log-probabilities")
         sums |= {name: over(flat) for name, flat in lists.items()}
         made = {"new", "sampler"} <= sums.keys() and not {"old", "log_ratio"} & sums.keys()
         for of, known in ((sums, first), (lists, first[row])) if made else ():

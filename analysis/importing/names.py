@@ -17,8 +17,7 @@ ROLLOUT_VERSIONS = ("min_global_steps", "max_global_steps")
 """Columns of verl that give the version of the weights in rollouts; all other columns of versions count updates."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
-    # Each key is our name of a column. Its value lists the names that other trainers have for the column, the most
-    # specific first. Case does not matter.
+    # Our name of a column: the names that other trainers have for it, the most specific first; case does not matter.
     ours: tuple(names.split())
     for ours, names in {
         "rollout": "rollout rollout_id generation_step",

@@ -245,7 +245,6 @@ def _json_lines(path: Path, damage: list[str], rows: int) -> Iterator[Part]:
 
 
 def _state(path: Path) -> Iterator[Part]:
-    """Yield the scalars of TRL's trainer_state.json, with their steps."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or "log_history" not in content:
         raise ValueError(f"it has no log_history, as the {STATE} of a Hugging Face trainer has")
@@ -253,7 +252,6 @@ def _state(path: Path) -> Iterator[Part]:
 
 
 def _console(path: Path) -> Iterator[Part]:
-    """Yield the scalars of each line that verl printed to the console, with their step."""
     records: list[dict[str, Any]] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -99,8 +99,7 @@ class TokenDigest:
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
     # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
-    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at uncertain tokens with two neighbours
-    # of the responses in ``shifted``.
+    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at inner uncertain tokens of ``shifted``.
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
     zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not

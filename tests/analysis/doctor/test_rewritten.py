@@ -10,13 +10,14 @@ from tests.analysis.doctor.log_changes import add, after, rewritten
 from tests.analysis.doctor.made import laws
 from tests.analysis.doctor.planted import Plan, write_run
 
+REVERSED = Defect("A has the other sign", "estimator", lambda c, r, i: c | {"advantage": -c["advantage"]})
 LAWS = (
     Defect("S before the update", "before_update", lambda c, r, i: add(c, 0.002 * c["length"])),
     Defect("S after it", "mean_weight", lambda c, r, i: add(c, 0.1 * after(c))),
     Defect("S is held", "spread_of_s", lambda c, r, i: c | {"log_ratio": np.clip(c["log_ratio"], -0.1, 0.1)}),
     Defect("float16", "values_of_s", lambda c, r, i: c | {"log_ratio": np.float64(np.float16(c["log_ratio"]))}),
     Defect("times_used is 0", "uses", lambda c, r, i: c | {"times_used": c["times_used"] * 0}),
-    Defect("A has the other sign", "estimator", lambda c, r, i: c | {"advantage": -c["advantage"]}),
+    REVERSED,
     Defect("a step lacks", "log", lambda c, r, i: c | {"step": c["step"] + (i > 4)}),
     Defect("E grows", "mismatch", lambda c, r, i: c | {"engine_log_ratio": -0.01 * c["length"]}),
 )
@@ -35,6 +36,7 @@ def test_a_defect_is_named(tmp_path, sound, defect):
     assert not examine(base).fails("warning")
     issues = examine(rewritten(base, tmp_path / "spoilt", defect.change, 1)).issues
     assert defect.named_by(issues), [a.summary for a in issues]
+    assert any("has the wrong sign" in issue.fix for issue in issues) == (defect is REVERSED)
 
 
 @pytest.mark.parametrize(("factor", "found"), [(1.0, False), (0.9, False), (0.3, True)])

@@ -315,6 +315,22 @@ def test_means_over_tokens_in_the_place_of_sums_are_noticed(tmp_path, power, mea
     assert not any("NaN or missing" in note for note in notes)  # a name is missing, and no value
 
 
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_log_ratio_over_the_length_gives_way_to_the_log_probabilities(tmp_path, mean):
+    S, L = np.tile([0.5, -0.3], 40), np.repeat([20, 100], 40)
+    table = {"length": L, "old_logprobs": -1.0 * L, "new_logprobs": S - L, "log_ratio": S / L if mean else 2 * S}
+    report, log = imported(tmp_path, table)
+    assert log.column("log_ratio") == pytest.approx(S if mean else 2 * S)
+    assert ("log_ratio is S over the length: S is made of the log-probabilities" in report.notes) == mean
+
+
+def test_numbers_in_lists_of_one_are_read(tmp_path):
+    table = {name: [[x] for x in (3.0, 4.0, 5.0)] for name in ("step", "advantage", "reward")}
+    _, log = imported(tmp_path, TOKENS | table | {"mask": [[1, 1, 1], [1], [1, 1]]})
+    for name in table:
+        assert log.column(name).tolist() == [3.0, 4.0, 5.0]
+
+
 def test_a_token_without_a_log_probability_is_said_and_a_mask_cures_it(tmp_path, capsys):
     old = [[float("nan"), *values[1:]] for values in OLD]
     table = write(tmp_path / "first.parquet", TOKENS | {"old_log_probs": old, "kept": [[0, 1, 1], [0], [0, 1]]})

@@ -115,6 +115,7 @@ def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_s
     found, _, _ = noticed(tmp_path, old, sampler)
     assert (found.cause, found.ends.responses) == ("end", 20)
     answer = next(a for a in examine(tmp_path / "run").issues if a.id == "mismatch")
+    assert answer.since is None  # there is one rollout
     assert "The last token of responses carries it" in answer.summary
     assert "20 tokens of 20 responses" in answer.summary
     warnings = load_run(tmp_path / "run", on="behaviour").notes.warnings
