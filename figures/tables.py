@@ -160,12 +160,10 @@ def need(frame: Frame, why: str) -> Frame:
 
 
 def reasons(frame: Frame) -> str:
-    """Return as one text at most three different entries of a table's column ``reason``, which says why values are
-    missing."""
-    if "reason" not in frame:
-        return "no reason given"
-    texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)})
-    return "; ".join(texts[:3]) if texts else "no reason given"
+    """Return in parentheses at most three different entries of a table's column ``reason``, which says why values are
+    missing; "" if it has none."""
+    texts = sorted({str(r) for r in frame["reason"].dropna() if str(r)}) if "reason" in frame else []
+    return f" ({'; '.join(texts[:3])})" if texts else ""
 
 
 def plain_outside(frame: Frame) -> Frame:
@@ -180,7 +178,7 @@ def drawable(frame: Frame, columns: Sequence[str] = ("estimate",)) -> Frame:
     Raise NothingToDraw if no row is left; the message gives the table's reasons."""
     numbers = frame[list(columns)].astype(float)
     kept = frame[(numbers.notna() & (numbers.abs() < float("inf"))).all(axis=1)]
-    return need(kept, f"no finite value to draw ({reasons(frame)})")
+    return need(kept, f"no finite value to draw{reasons(frame)}")
 
 
 def shared_log(frame: Frame) -> Frame:

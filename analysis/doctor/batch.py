@@ -34,8 +34,12 @@ def advantages_zero(p: Patient) -> Answer:
     text, fix, severity = f"at most {last.high:.1%} of the responses have a gradient", VERIFIER, Severity.WARNING
     if not np.any(rows["advantage"]):
         text, severity = "every advantage is 0: no response has a gradient", Severity.CRITICAL
-        if len(np.unique(rows["reward"][np.isfinite(rows["reward"])])) > 1:
+        reward, group = np.where(np.isfinite(rows["reward"]), rows["reward"], np.nan), rows.cluster
+        apart = np.abs(reward - (np.bincount(group, reward) / np.bincount(group))[group]) > 1e-6
+        if apart.any() or (rows.clusters == len(rows) and len(np.unique(reward[np.isfinite(reward)])) > 1):
             fix = "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
+        elif np.isfinite(reward).any():
+            text += ", for all responses to a prompt have one reward (are they copies, of one seed?)"
     elif share.high >= FEW_ADVANTAGES:
         text += " by the end of the run"
         if enough(late) or last.high >= FEW_ADVANTAGES:

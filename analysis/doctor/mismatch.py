@@ -175,11 +175,11 @@ class Mismatch:
         fix = "nothing is wrong with the tokens; no product of token ratios stays near 1 over long responses"
         if line.rms > LARGE:
             old, new = np.count_nonzero(self.lag > 0), np.count_nonzero(self.lag == 0)
-            fix = "compare precision, and versions of the weights, of the sampler and of the old log-probs"
-            other = "coarser numbers (fp8, int8) or other weights sampled"
+            fix = "compare temperature, precision and weights' versions of the sampler and of the old log-probs"
+            other = "coarser numbers (fp8, int8), other weights or another temperature sampled"
             if old and not self.of_E and min(old, new) < MIN_ROWS:  # too few of one kind to rule the lag out
                 other, fix = f"older weights sampled {old} responses, so the policy lag may be all of it", OF_LAG
-            what += f", but larger than bfloat16 makes it: {other}"
+            what = what.removeprefix("noise: ") + f", but larger than bfloat16 makes it: {other}"
         return Cause(what, fix, small="sampler and trainer differ as programs of another precision do")
 
     def _rise(self) -> Cause | None:

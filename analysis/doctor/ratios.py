@@ -70,7 +70,7 @@ def _one_update(rows: Rows) -> Answer:
     why, fix = "It follows A, so rows were logged after their update", "log S before the update"
     if (zero := rows.S == 0).mean() > 0.1 and rows.L[zero].mean() > rows.L.mean() / 2:
         why = f"It is exactly 0 in {zero.mean():.0%} of the rows: these are of a first update, the others of later ones"
-        fix = "say which: fspo import --columns step=UPDATE,rollout=STEP, or --updates-per-rollout N"
+        fix = "name what counts updates: --columns step=UPDATE,rollout=STEP; if STEP does, --updates-per-rollout N"
     elif not follows.low > 0:
         why = "It does not follow A: numerics of two forward passes, before any update"
         fix = "take old and new log-probs by one code, precision and padding; a range must be wide beside this noise"

@@ -145,8 +145,7 @@ def mismatch_trend(p: Patient) -> Answer:
             evidence.append(Evidence(f"{other} after", top := float(np.median(w[late]))))
             if top < 1 / FAR:
                 text += f", and the largest weight falls to {top:.1g}: every response is masked, the gradient is 0"
-        differs = "has other weights, precision or settings than" if step else "leaves"
-        what = f"{text}; the sampler {differs} the trainer"
+        what = f"{text}; the sampler {'has other weights or settings than' if step else 'leaves'} the trainer"
         fix = f"{SENT}; clip ratios say nothing of this"
         return found(what, fix, *evidence, since=int(begin) if math.isfinite(begin) else None)
     return clear("the difference of trainer's and sampler's log-probs neither jumps nor rises")

@@ -275,7 +275,7 @@ class Watch:
             "end": digest.sampler and digest.ends.count >= 3 and self._ends > sum_sq / 2 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
-            "placeholder": digest.placeholder.count,
+            "placeholder": digest.placeholder.count > digest.zeros.count,
             "mask": digest.zeros.count,
         }
         digest.cause = next((cause for cause, test in shown.items() if test), "")

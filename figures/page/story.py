@@ -132,6 +132,4 @@ def _span(row: Any) -> str:
 
 def _missing(what: str, rows: Frame) -> str:
     """Return the sentence "These runs do not show WHAT.", with the reason that ``rows`` give, if they give one."""
-    known = "reason" in rows and reasons(rows) != "no reason given"
-    why = f" ({reasons(rows).split('; ')[0]})" if known else ""
-    return f"These runs do not show {what}{why}."
+    return f"These runs do not show {what}{reasons(rows)}."

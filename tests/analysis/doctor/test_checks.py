@@ -248,6 +248,22 @@ def test_scalars_alone_tell_a_little(tmp_path, values, wanted):
     assert sum(a.status == "not checked" for a in diagnosis.answers) >= len(CHECKS) - 3
 
 
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        (lambda i: i // 8 % 2, "all responses to a prompt have one reward"),  # 0 in one group, 1 in the next
+        (lambda i: i % 2, "rewards differ but advantages do not"),
+        (lambda i: i * np.nan, "run the verifier by hand"),
+    ],
+)
+def test_why_every_advantage_is_0(tmp_path, reward, said):
+    i = np.arange(400)
+    rows = plain(advantage=np.zeros(400), reward=1.0 * reward(i), prompt_id=i // 8)
+    issue = answer(append(tmp_path, rows), "advantages_zero")
+    assert said in f"{issue.summary}; {issue.fix}"
+    assert ("rewards differ" in issue.fix) == ("rewards differ" in said)
+
+
 def test_truncation_is_told_beside_its_begin_and_the_reward(tmp_path):
     values = {"completions/clipped_ratio": lambda i: 0.06 * i, "reward": lambda i: float(i < 8)}
     (issue,) = (a for a in examine(scalars(tmp_path / "run", **values)).issues if a.id == "truncation")

@@ -42,9 +42,9 @@ def test_a_cause_of_the_mismatch_is_named_only_where_its_test_says_so():
     L = rng.integers(16, 64, n) * 1.0
     E, k3 = noise(rng, L, 0.15)
     found = engine(E, L, k3)
-    assert "Noise: its mean is -E[k3]" in found.summary
+    assert "Its mean is -E[k3]" in found.summary
     assert "larger than bfloat16 makes it" in found.summary
-    assert "compare precision, and versions" in found.fix
+    assert "compare temperature, precision and weights' versions" in found.fix
     assert found.severity == Severity.INFO  # noise alone is never a warning
     assert "take a sqrt mask of range 0.3" in found.fix
     assert found.since is None
@@ -103,7 +103,7 @@ def test_a_temperature_is_no_token_more_where_only_sums_are_known():
     assert "hardly ever above 0 and grows with the length: tokens were drawn by top-p" in nucleus  # e^x - 1 is all -1
     L = 10 * L + 6000
     sound = engine(noise(rng, L, 0.1)[0], L, np.nan * L).summary
-    assert "Noise: its mean is -E[k3]" in sound  # and e^x - 1 is about -1 here too, in all but a few
+    assert "Its mean is -E[k3]" in sound  # and e^x - 1 is about -1 here too, in all but a few
 
 
 def test_statements_about_E_do_not_mix_in_the_policy_lag():

@@ -79,6 +79,7 @@ def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
     old, sampler = pairs()
     sampler[5, 10:14] = 0.0
     old[5, 10:14] = [-2.0, -1e-5, -3.0, -0.5]  # of one of which the trainer is sure too
+    old[7, 3] = -9999.0  # one placeholder is no more than four zeros
     found, notes, _ = noticed(tmp_path, old, sampler)
     assert (found.zeros.count, found.zeros.responses, found.cause) == (4, 1, "mask")
     assert (found.zeros.first["uid"], found.since) == ("u5", 2)
