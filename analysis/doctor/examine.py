@@ -124,8 +124,7 @@ class Doctor:
             found["sums"] = issues.found(f"{tokens.means}, so no statement on a ratio holds", SUMS_WANTED)
         found |= {name: check(patient) for name, check in ON_SCALARS.items()}
         found |= {} if self.kept.rows else from_metrics(patient)
-        several = len(rollouts) != 1
-        answers = tuple(replace(a, id=name, since=a.since if several else None) for name, a in found.items())
+        answers = tuple(replace(a, id=n, since=a.since if len(rollouts) != 1 else None) for n, a in found.items())
         known = {r: np.isfinite(rows[RATIO_COLUMNS[r].log_ratio]).sum() for r in ("update", "engine", "behaviour")}
         ratios = sorted(filter(known.get, known), key=lambda ratio: (ratio != "update", -known[ratio]))
         if blind := self.kept.rows > 0 and not ratios:

@@ -122,11 +122,11 @@ class Mismatch:
             told = (f"{name} {', '.join(map(forms[name].format, shares))}" for name, shares in done.items())
             rivals = f". {'Of the others, by' if self.others else 'By'} length ({'; '.join(groups)}): {'; '.join(told)}"
         x, growth, (deviation, each_root) = "E" if self.of_E else "D + E", line.growth(), line.spread()
-        grows, (mean, low, high) = math.isfinite(growth[0]), (1 + value for value in self.weight.interval())
+        grows, (mean, low, high) = math.isfinite(growth[0]), (1 + v for v in (self.others or self).weight.interval())
         evidence = [
             Evidence(f"mean of e^{x if self.of_E else '(D + E)'} (expected: 1)", mean, low, high),
             *[Evidence(f"exponent of L with which the spread of {x} grows", *growth)] * grows,
-            *line.evidence(x),
+            *(self.others or self).line.evidence(x),
         ] * (not named or left_out)  # of tokens that are wrong neither a mean weight nor a line tells anything
         minor = small and not takes_most
         if minor and line.rms <= LARGE and done[PRODUCT][-2:][0] <= MASKED:

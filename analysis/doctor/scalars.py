@@ -62,16 +62,17 @@ def weight_scale(p: Patient) -> Answer:
     if not weights:
         return not_checked("the metrics hold no mean weight of a correction")
     for label, (_, w) in weights.items():
-        whole = float(np.round(np.median(w)))
+        whole, lengths = float(np.round(np.median(w))), p.metric(metric.MEAN_LENGTH)
         tops = [top for _, top in _series(p, LARGEST).values() if len(top) == len(w)]
         fix = "divide the sum of weights by the number of responses (or tokens) that count, over all processes"
         if whole >= 2 and any(np.allclose(w, top, rtol=1e-3) for top in tops):
             what = f"{label} is the largest weight, {w.mean():.3g}, in every line: all weights are at their cap"
-            fix = "compare temperature (raw log-probabilities?) and weights of both: "
-            fix += "the sampler's log-probs are too low"
+            fix = "compare temperature (raw log-probabilities?) and weights: the sampler's log-probs are too low"
         elif whole >= 2 and np.all(np.abs(w - whole) < 1e-3 * whole):
             what = f"{label} is {whole:.0f} in every line: a sum over {whole:.0f} samples, and no mean"
             what += "" if tops else ", or all weights are at a cap of that size"
+        elif whole >= 2 and len(lengths) == len(w) and np.all(np.abs(w - lengths) < 0.1 * lengths):
+            what = f"{label} is the mean length in tokens in every line: a sum over a response's tokens, and no mean"
         elif any(np.mean(w > top * (1 + 1e-6)) > 0.5 for top in tops):
             what = f"{label}, a mean weight, exceeds the largest weight that is logged beside it, in most lines"
         else:
@@ -110,8 +111,7 @@ def weight_product(p: Patient) -> Answer:
             continue
         agree = ", ".join(f"{n} {x:.4g}" for n, x in near.items())
         what = f"{label} is {w:.3g} (medians over lines) though tokens agree ({agree}): the batch is weighted "
-        what += f"{max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, and by no mismatch "
-        what += "of a token"
+        what += f"{max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, not by their mismatch"
         fix = "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "
         fix += "which lengths it masks (`fspo import`, `fspo analyse --on behaviour`)"
         return found(what, fix, Evidence(label, w))

@@ -357,9 +357,8 @@ def group_advantages(frame: pd.DataFrame, estimator: Estimator) -> Floats:
     keys, finite = ["rollout", "prompt_id", "response_id"], np.isfinite(frame["reward"].to_numpy())
     once = frame.loc[finite, [*keys, "reward"]].drop_duplicates(keys)
     groups = once[once.groupby(keys[:2])["reward"].transform("size") > 1].groupby(keys[:2])
-    several = groups.obj
-    made, _ = advantages(several["reward"].to_numpy(np.float64), groups.ngroup().to_numpy(), estimator)
-    joined = frame[keys].merge(several[keys].assign(made=made), how="left", on=keys)
+    made, _ = advantages(groups.obj["reward"].to_numpy(np.float64), groups.ngroup().to_numpy(), estimator)
+    joined = frame[keys].merge(groups.obj[keys].assign(made=made), how="left", on=keys)
     return joined["made"].where(finite).to_numpy(np.float64)
 
 

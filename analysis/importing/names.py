@@ -120,10 +120,12 @@ METRICS: dict[str, str] = {
         metric.REWARD: "reward critic/score/mean rollout/raw_reward",
         metric.EQUAL_REWARDS: "frac_reward_zero_std",
         metric.MEAN_LENGTH: (
-            "completions/mean_length response_length/mean rollout/response_len/mean mean_gen_tokens_per_sample"
+            "completions/mean_length response_length/mean rollout/response_len/mean rollout/response_lengths "
+            "mean_gen_tokens_per_sample"
         ),
         metric.TRUNCATED: (
-            "completions/clipped_ratio response_length/clip_ratio rollout/truncated_ratio truncation_rate"
+            "completions/clipped_ratio response_length/clip_ratio rollout/truncated_ratio rollout/truncated "
+            "truncation_rate"
         ),
         metric.ENTROPY: "entropy actor/entropy",
         metric.GRAD_NORM: "grad_norm actor/grad_norm",

@@ -103,15 +103,14 @@ def _write_table(convert: Converter, frame: pd.DataFrame, run: Path, trained: Pr
         rule = trained.rule
         metadata["rule"] = rule.to_dict()
         report.derived["rule"] = f"--rule {options.rule}"
-        ranges = f"range_lo {rule.range_lo:g}, range_hi {rule.range_hi:g}"
-        report.note(f"rule {rule.label}: {ranges}; --range-lo and --range-hi name another range")
+        report.note(f"rule {rule.label}: --range-lo {rule.range_lo:g}, --range-hi {rule.range_hi:g} (else name others)")
     metadata |= {"aggregation": options.aggregation} if options.aggregation is not None else {}
     estimator = trained.advantage if trained is not None else "grpo"
-    if "advantage" not in report.columns and "reward" in report.columns and convert.grouped:
-        metadata["advantage"], frame["advantage"] = estimator, group_advantages(frame, estimator)
-        report.derived["advantage"] = f"{report.columns['reward']} within groups, as {estimator} makes them"
-    elif "advantage" not in report.columns:
-        metadata["advantage"], frame["advantage"] = NO_ADVANTAGES, 0.0
+    if "advantage" not in report.columns:
+        made = group_advantages(frame, estimator) if "reward" in report.columns and convert.grouped else np.zeros(0)
+        if known := bool(np.isfinite(made).any()):
+            report.derived["advantage"] = f"{report.columns['reward']} within groups, as {estimator} makes them"
+        metadata["advantage"], frame["advantage"] = (estimator, made) if known else (NO_ADVANTAGES, 0.0)
     report.digest = convert.watch.finished()
     if seen := report.digest:
         metadata[NOTICED] = [*filter(None, (seen.means, CAUSES[seen.cause][0] if seen.cause else ""))]

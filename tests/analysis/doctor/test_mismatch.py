@@ -128,6 +128,7 @@ def test_few_responses_that_carry_the_mismatch_are_named():
     assert "rollout 7 response 700 (-30 nats)" in found.summary
     assert found.since == 3
     assert "spread of 0.002 nats a root token" in found.summary  # that of the others
+    assert abs(found.evidence[-1].value) < 1e-5  # and so is what each token adds to E + k3
     assert "(engine-sqrt) masks 0.0%, 0.0%, 0.0%" in found.summary.partition("Of the others, by length (")[2]
     assert "the others are sound; where a correction is wanted, take a sqrt mask of range 0.004" in found.fix
     assert not engine(E / 100, L, E**2 / 2e4).found  # the same three, of .3 nats at most

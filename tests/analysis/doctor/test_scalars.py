@@ -65,6 +65,14 @@ def test_sound_scalars_are_not_blamed(tmp_path, series):
     assert not found(tmp_path, **series)
 
 
+def test_a_sum_over_the_tokens_of_a_response_is_no_mean_weight(tmp_path):
+    lines = [{"rollout/step": i, "rollout/response_lengths": 896 * x} for i, x in enumerate(WAVE)]
+    lines += [{"train/step": i, "train/ois": 900 * x} for i, x in enumerate(WAVE)]
+    (tmp_path / "slime.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (issue,) = examine(tmp_path / "slime.jsonl").issues
+    assert "ois is the mean length in tokens in every line: a sum over a response's tokens" in issue.summary
+
+
 def test_one_ratio_twice_is_the_samplers_only_where_it_is_farther_from_1_than_updates_move_it(tmp_path):
     for kl, said in ((0.01, True), (0.05, False)):
         ratios = {"train__ois": WAVE, "train__tis": WAVE, "train__ppo_kl": np.full(12, kl)}

@@ -109,7 +109,7 @@ def test_the_engine_is_parted_from_staleness_where_the_versions_are_equal(tmp_pa
 def test_the_rule_that_trained_stands_in_the_header(tmp_path):
     report, log = imported(tmp_path, TOKENS, rule="fspo", range_lo=0.1, range_hi=0.3, aggregation="token")
     assert log.rule == preset("fspo", range_lo=0.1, range_hi=0.3).rule
-    assert any("range_lo 0.1, range_hi 0.3" in note for note in report.notes)
+    assert any("--range-lo 0.1, --range-hi 0.3" in note for note in report.notes)
     assert log.metadata["aggregation"] == "token"
 
 
@@ -239,8 +239,10 @@ def test_a_response_counts_once_in_its_group_however_often_it_was_used(tmp_path)
     assert log.column("advantage") == pytest.approx([1.0, 0.0, -1.0, 0.0, 1.0])
 
 
-def test_without_advantages_and_groups_the_cure_is_said(tmp_path):
-    report, log = imported(tmp_path, {name: GROUPS[name] for name in ("step", "length", "log_ratio", "reward")})
+@pytest.mark.parametrize("prompts", [{}, {"prompt": [f"p{i}" for i in range(len(GROUPS["step"]))]}])
+def test_without_advantages_and_groups_the_cure_is_said(tmp_path, prompts):
+    columns = {name: GROUPS[name] for name in ("step", "length", "log_ratio", "reward")}
+    report, log = imported(tmp_path, columns | prompts)
     assert any(note.startswith("no advantages") and "--group-size" in note for note in report.notes)
     assert not log.column("advantage").any()
     assert any("no advantages in the log" in line for line in load_run(tmp_path / "run").notes.warnings)
