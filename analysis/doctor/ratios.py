@@ -36,7 +36,7 @@ def s_zero(p: Patient) -> Answer:
     zero = p.finite.mean("responses with S = 0", p.finite.S == 0)
     once = _once(p)
     if len(p.moved) == 0 or (once and np.all(np.abs(p.finite.S) <= ROUNDED * np.maximum(p.finite.L, 16))):
-        what = "each rollout serves one update, so S is 0 up to float32's rounding: "
+        what = "each rollout serves one update, by its steps, so S is 0 up to float32's rounding: "
         what += "no clip can act, as is right on-policy"
         return found(what, f"nothing, if on-policy training is wanted; else {SEVERAL}", zero, severity=Severity.INFO)
     rate, norm = p.metric(metric.LEARNING_RATE), p.metric(metric.GRAD_NORM)

@@ -103,13 +103,14 @@ def weight_product(p: Patient) -> Answer:
     only the product over many tokens takes it there."""
     weights = _series(p, WEIGHT)
     near = {n: float(np.median(v)) for n, (_, v) in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
-    if not weights or not _series(p, TOKENS):
-        return not_checked("the metrics hold no mean weight beside a mean token ratio")
+    apart = {n: float(np.median(np.abs(v))) for n, (_, v) in _series(p, DIFFERENCE).items()}
+    if not weights or not (apart or _series(p, TOKENS)):
+        return not_checked("the metrics hold no mean weight beside a mean token ratio or difference")
     for label, (_, weight) in weights.items():
         w = float(np.median(weight))
-        if 1 / FAR <= w <= FAR or any(abs(x - 1) > NEAR for x in near.values()):
+        if 1 / FAR <= w <= FAR or any(abs(x) > NEAR for x in [*apart.values(), *(x - 1 for x in near.values())]):
             continue
-        agree = ", ".join(f"{n} {x:.4g}" for n, x in near.items())
+        agree = ", ".join(f"{n} {x:.4g}" for n, x in (near | apart).items())
         what = f"{label} is {w:.3g} (medians over lines) though tokens agree ({agree}): the batch is weighted "
         what += f"{max(w, 1 / w):.0f} times {'down' if w < 1 else 'up'} by a product over tokens, not by their mismatch"
         fix = "correct by token weights, or by a geometric or sqrt mask on responses: log E for each response to see "

@@ -29,7 +29,7 @@ def build_parser() -> CommandParser:
     )
     p.add_argument("source", type=str, metavar="SOURCE", help="a trainer's output folder, or one file")
     p.add_argument("--output", "--out", type=str | None, default=None, help="run folder (here, SOURCE-imported)")
-    p.add_argument("--columns", type=dict[str, str] | None, default=None, help="our column names to the table's")
+    p.add_argument("--columns", type=dict[str, str], default={}, help="our column names to the table's")
     p.add_argument("--rule", type=str | None, default=None, help=f"the rule that trained: {', '.join(PRESETS)}")
     p.add_argument("--range-lo", type=float | None, default=None, help="its lower range, if not the preset's")
     p.add_argument("--range-hi", type=float | None, default=None, help="its upper range, if not the preset's")
@@ -47,7 +47,6 @@ def main(arguments: list[str]) -> int:
 
     source = Path(args.source)
     stem = source.resolve().name if source.is_dir() else source.name.split(".")[0]
-    args.columns = args.columns or {}
     options = ImportOptions(**{one.name: getattr(args, one.name) for one in fields(ImportOptions)})
     report = import_run(source, f"{stem}-imported" if args.output is None else args.output, options)
     print("\n".join(report.lines()))

@@ -25,8 +25,7 @@ from fspo.gradlog.schema import LOG_COLUMNS, RATIO_COLUMNS, REQUIRED, USER_PREFI
 from fspo.rules import Aggregation, Estimator, Preset, preset, token_k3
 
 VERSIONS = ("behaviour_version", "behaviour_version_last")
-# verl names a response {sample}_{rollout}_{output}, of which {sample} alone identifies the prompt
-_VERL_UID = re.compile(r"^(.+)_\d+_\d+$")
+_VERL_UID = re.compile(r"^(.+)_\d+_\d+$")  # verl's {sample}_{rollout}_{output}, whose {sample} identifies the prompt
 PENALTY = re.compile(r"(?i)penal|reward|score|adv|loss|cost")  # words for numbers below 0 that are no log-probabilities
 TOKEN_PLACE = re.compile(r"(token|tok)_?(idx|index|pos|position|id)")
 """Names of a column of numbers that only a table with a row for each token has: the place or the id of a token."""
@@ -96,6 +95,8 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str]) -> dict[str, 
         if ours not in chosen and (hits or len(by_words) == 1):
             chosen[ours] = (hits or by_words)[0]
             taken.add(chosen[ours])
+    if "times_used" in chosen and "updates_since_rollout" not in {*given, *names}:  # each epoch counts minibatches anew
+        chosen.pop("updates_since_rollout", None)
     if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
         chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
     return chosen
@@ -343,9 +344,8 @@ def parted(rows: Mapping[str, Any], updates: Floats) -> dict[str, Floats]:
 
 
 def like_means(log_probability: Floats, length: Floats) -> bool:
-    """Return whether ``log_probability`` (N,) of responses with these lengths L looks like means over tokens, not sums:
-    their size grows like L^b with a fitted b below .4. False for fewer than 50 responses, or if the longest is less
-    than 4 times as long as the shortest."""
+    """Return whether the ``log_probability`` (N,) of responses of length L looks like means over tokens, not sums: L^b
+    with b below .4 fits its size. False below 50 responses, or if no length is 4 times the shortest."""
     told = (log_probability < 0) & (length >= 1)
     x, y = np.log2(length[told]), np.log2(-log_probability[told])
     return len(x) >= 50 and np.ptp(x) >= 2 and bool(np.polyfit(x, y, 1)[0] < 0.4)

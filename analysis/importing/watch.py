@@ -29,8 +29,8 @@ CAUSES = {
         "processed log-probabilities",
     ),
     "shift": (
-        "the two columns of log-probabilities are misaligned by one token",
-        "move one of them by a token (AReaL's loss does: torch.roll); nothing else can be told before",
+        "the two columns of log-probabilities are misaligned by one token, in these responses or from some token on",
+        "move one of them by a token (AReaL's loss does: torch.roll), and mask texts that were tokenised again",
     ),
     "end": (
         "the last token of responses carries it: an end token that the sampler did not draw (forced at the token "
@@ -99,7 +99,7 @@ class TokenDigest:
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
     # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
-    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at inner uncertain tokens of ``shifted``.
+    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at inner uncertain tokens with |d| > .2.
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
     zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not
@@ -244,11 +244,11 @@ class Watch:
         digest.confident.add(d[sure], row[sure], ids)
         uncertain = np.stack([np.ones(unsure.sum()), base[unsure], against[unsure]])
         self._moments += uncertain @ uncertain.T
-        inner = np.flatnonzero(unsure[1:-1] & (row[2:] == row[:-2])) + 1
+        inner = np.flatnonzero(unsure[1:-1] & (np.abs(d[1:-1]) > 0.2) & (row[2:] == row[:-2])) + 1
         apart = [(base[inner + shift] - against[inner]) ** 2 for shift in (-1, 0, 1)]
         before, here, after = (np.bincount(row[inner], part, row[-1] + 1) for part in apart)
         tokens = np.bincount(row[inner], minlength=row[-1] + 1)
-        shifted = (tokens >= 10) & (here > 0.01 * tokens) & (4 * np.minimum(before, after) < here)
+        shifted = (tokens >= 10) & (4 * np.minimum(before, after) < here)
         self._shifts += [float(part[shifted].sum()) for part in (before, here, after, tokens)]
         digest.shifted.add(d[shifted[row]], row[shifted[row]], ids)
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])
@@ -275,7 +275,7 @@ class Watch:
             "end": digest.sampler and digest.ends.count >= 3 and self._ends > sum_sq / 2 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
-            "placeholder": digest.placeholder.count > digest.zeros.count,
+            "placeholder": 10 * digest.placeholder.count > digest.zeros.count,
             "mask": digest.zeros.count,
         }
         digest.cause = next((cause for cause, test in shown.items() if test), "")

@@ -34,6 +34,8 @@ RISING = np.linspace(0.011, 0.03, 12)
         ("same_ratio", {"ois": WAVE, "tis": WAVE}),
         ("weight_product", {"sampling_importance_ratio": 0.06 * WAVE, "token_mult_prob_error": 0.03 * WAVE + 1,
                             "probs_ratio": np.full(12, 1.0001)}),
+        ("weight_product", {"sampling__importance_sampling_ratio__mean": 0.3 * WAVE,
+                            "sampling__sampling_logp_difference__mean": 0.045 * WAVE}),
         ("mismatch_trend", {"train__train_rollout_logprob_abs_diff": RISING}),
         ("mismatch_trend", {"sampling__sampling_logp_difference__mean": np.where(np.arange(12) < 2, 0.01, 0.3)}),
         ("mismatch_trend", {"rollout_corr__kl": -RISING}),
@@ -53,6 +55,10 @@ def test_what_scalars_show_is_found(tmp_path, wanted, series):
         {"ois": WAVE, "tis": WAVE * np.where(np.arange(12) == 5, 1.001, 1)},
         {"ois": np.ones(12), "tis": np.ones(12)},  # no mismatch: both are 1
         {"sampling_importance_ratio": 0.06 * WAVE, "token_mult_prob_error": 3 * WAVE},  # the tokens differ too
+        {
+            "sampling__importance_sampling_ratio__mean": 0.3 * WAVE,
+            "sampling__sampling_logp_difference__mean": 0.3 * WAVE,
+        },
         {"sampling_importance_ratio": 0.9 * WAVE, "token_mult_prob_error": 0.03 * WAVE + 1},
         {"sampling__importance_sampling_ratio__mean": WAVE, "sampling__importance_sampling_ratio__max": np.full(12, 2)},
         {"response_length__clip_ratio": np.full(12, 0.25), "response_length__max": np.full(12, 3072)},

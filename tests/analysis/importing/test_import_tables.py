@@ -326,6 +326,13 @@ def test_a_log_ratio_over_the_length_gives_way_to_the_log_probabilities(tmp_path
     assert ("log_ratio is S over the length: S is made of the log-probabilities" in report.notes) == mean
 
 
+def test_a_column_of_minibatches_counts_a_rollouts_updates_if_no_epoch_does():
+    known = "updates_since_rollout"
+    assert choose_columns(["step", "mini_batch"], {})[known] == "mini_batch"
+    assert known not in choose_columns(["step", "mini_batch", "ppo_epoch"], {})
+    assert choose_columns(["step", known, "ppo_epoch"], {})[known] == known
+
+
 def test_numbers_in_lists_of_one_are_read(tmp_path):
     table = {name: [[x] for x in (3.0, 4.0, 5.0)] for name in ("step", "advantage", "reward")}
     _, log = imported(tmp_path, TOKENS | table | {"mask": [[1, 1, 1], [1], [1, 1]]})

@@ -77,11 +77,11 @@ def test_a_repeated_value_among_like_ones_is_a_placeholder(grid, at, told):
 
 def test_zeros_in_runs_ask_for_a_mask_and_those_of_a_nucleus_do_not(tmp_path):
     old, sampler = pairs()
-    sampler[5, 10:14] = 0.0
-    old[5, 10:14] = [-2.0, -1e-5, -3.0, -0.5]  # of one of which the trainer is sure too
-    old[7, 3] = -9999.0  # one placeholder is no more than four zeros
+    sampler[5, 10:22] = 0.0
+    old[5, 10:22] = 3 * [-2.0, -1e-5, -3.0, -0.5]  # of one in four of which the trainer is sure too
+    old[7, 3] = -9999.0  # one placeholder is few beside twelve zeros
     found, notes, _ = noticed(tmp_path, old, sampler)
-    assert (found.zeros.count, found.zeros.responses, found.cause) == (4, 1, "mask")
+    assert (found.zeros.count, found.zeros.responses, found.cause) == (12, 1, "mask")
     assert (found.zeros.first["uid"], found.since) == ("u5", 2)
     assert "--columns mask=COLUMN" in notes
     old, sampler = pairs()
@@ -108,6 +108,14 @@ def test_a_shift_of_one_token(tmp_path, shift):
     areal = [{"step": 0, "prox_logp": o, "logprobs": s, "loss_mask": [0] + [1] * 58 + [0]} for o, s in both]
     sums = taken(tmp_path / "areal", areal)[1].column("behaviour_log_ratio")
     assert (sums == pytest.approx((old - sampler)[:, 1:-1].sum(1))) == (shift < 0)  # so AReaL aligns them, and only so
+
+
+def test_a_shift_from_some_token_on_is_one(tmp_path):
+    old, sampler = pairs(length=120)
+    old[::5, 60:] = np.roll(old[::5, 60:], 1, axis=1)  # of every fifth response the second half
+    found, notes, _ = noticed(tmp_path, old, sampler)
+    assert (found.cause, found.shifted.responses) == ("shift", 8)
+    assert "old_log_probs stands one place after rollout_log_probs" in notes
 
 
 def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_so(tmp_path):
