@@ -133,7 +133,7 @@ def test_what_the_tables_and_sentences_say_is_so():
     for rule, *said in cells(page("README.md"), f"rule | {' | '.join(tasks)}"):
         factor = {"estimand": "factor a doubling", "rule": rule, "clip_rate": "0.05"}
         assert said == [of_seeds("estimates", **factor, task=task) for task in tasks]
-    told = "Each rule clips 9 to 12 % of A < 0, less than 1 % of A > 0"
+    told = "each rule clips 9 to 12 % of A < 0, less than 1 % of A > 0"
     assert told in page("README.md")
     for rule in ("rloo", "gspo", "fspo"):
         for task in tasks:
