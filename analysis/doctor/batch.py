@@ -38,7 +38,7 @@ def advantages_zero(p: Patient) -> Answer:
         apart = np.abs(reward - (np.bincount(group, reward) / np.bincount(group))[group]) > 1e-6
         if apart.any() or (rows.clusters == len(rows) and len(np.unique(reward[np.isfinite(reward)])) > 1):
             fix = "rewards differ but advantages do not: check the group size (1 gives A = 0) and the order of the rows"
-        elif np.isfinite(reward).any():
+        elif rows.clusters < len(rows) and np.isfinite(reward).any():
             text += ", for all responses to a prompt have one reward (are they copies, of one seed?)"
     elif share.high >= FEW_ADVANTAGES:
         text += " by the end of the run"

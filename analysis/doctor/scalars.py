@@ -103,9 +103,9 @@ def weight_product(p: Patient) -> Answer:
     only the product over many tokens takes it there."""
     weights = _series(p, WEIGHT)
     near = {n: float(np.median(v)) for n, (_, v) in _series(p, f"{TOKENS}|{POLICY}").items() if n not in weights}
-    apart = {n: float(np.median(np.abs(v))) for n, (_, v) in _series(p, DIFFERENCE).items()}
-    if not weights or not (apart or _series(p, TOKENS)):
-        return not_checked("the metrics hold no mean weight beside a mean token ratio or difference")
+    apart = {n: float(np.median(np.abs(v))) for n, (_, v) in _series(p, DIFFERENCE).items() if "kl" not in n.lower()}
+    if not weights or not (apart or _series(p, TOKENS)) or weight_scale(p).found:
+        return not_checked("the metrics hold no sound mean weight beside a mean token ratio or difference")
     for label, (_, weight) in weights.items():
         w = float(np.median(weight))
         if 1 / FAR <= w <= FAR or any(abs(x) > NEAR for x in [*apart.values(), *(x - 1 for x in near.values())]):

@@ -95,8 +95,6 @@ def choose_columns(names: Sequence[str], given: Mapping[str, str]) -> dict[str, 
         if ours not in chosen and (hits or len(by_words) == 1):
             chosen[ours] = (hits or by_words)[0]
             taken.add(chosen[ours])
-    if "times_used" in chosen and "updates_since_rollout" not in {*given, *names}:  # each epoch counts minibatches anew
-        chosen.pop("updates_since_rollout", None)
     if "length" in chosen or not {"total_length", "prompt_length"} <= chosen.keys():
         chosen = {ours: theirs for ours, theirs in chosen.items() if ours not in ("total_length", "prompt_length")}
     return chosen
@@ -147,7 +145,7 @@ class Converter:
             rows["length"] = column("total_length") - column("prompt_length")
             report.derived["length"] = f"{chosen['total_length']} - {chosen['prompt_length']}"
         rows.setdefault("length", column("length", 0.0))
-        sums = [n for n in ("old", "new", "sampler") if n in chosen and columns[n].kind == "number"]
+        sums = [n for n in ("old", "new") if n in chosen and columns[n].kind == "number"]
         if means := [chosen[n] for n in sums if like_means(column(n), rows["length"])]:
             what = f"{' and '.join(means)}: means over tokens (the size hardly grows with L), and S is made of sums"
             report.note(f"{what}: give the mean times the length, or a list with a number for each token")

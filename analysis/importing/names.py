@@ -56,7 +56,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "token_weights": "vllm_is rollout_is_weights tis_weights importance_weights",
         "correction_weight": "correction_weight importance_sampling_ratio",
         "times_used": "times_used ppo_epoch epoch_idx",
-        "updates_since_rollout": "updates_since_rollout mini_batch minibatch mini_batch_idx minibatch_idx",
         "entropy": "entropy entropies",
     }.items()
 }

@@ -156,6 +156,8 @@ def _missing(report: Report) -> Iterator[str]:
             f"no log-ratio in {lacking_rows} of {report.rows} rows, where a log-probability is NaN or missing; name a "
             "mask that is 0 at such tokens (--columns mask=COLUMN), or give them a log-probability"
         )
+    if each := [n for n in (*report.user_columns, *report.unknown_columns) if re.search("mini.?batch", n.lower())]:
+        yield f"if {each[0]} counts a rollout's updates, from 0, say --columns updates_since_rollout={each[0]}"
     if not {"step", "rollout"} & found.keys():
         yield "no step: all responses count as one update of one rollout; say --columns step=COLUMN"
 

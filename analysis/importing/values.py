@@ -92,13 +92,14 @@ class ChunkColumns:
 
     def numbers(self, name: str) -> Floats:
         """Return the column ``name`` as numbers (N,), lists of one too. Raise UserError if it holds no numbers."""
-        if self[name].kind == "text" or len(found := self[name].numbers()) != len(self[name].array):
+        column, n = self[name], len(self[name].array)
+        if column.kind == "text" or (column.kind == "list" and not np.array_equal(column.rows(), range(n))):
             example = str(self[name].array[0].as_py())[:40]
             raise UserError(
                 f"{self.path}: column {self.chosen[name]!r} is read as {name} and must hold numbers, not {example!r}; "
                 f"rename it, or name the right one with --columns {name}=COLUMN"
             )
-        return found
+        return column.numbers()
 
     def lists(self, name: str, like: str) -> tuple[Floats, Ints]:
         """Return the numbers (n,) in the lists of the column ``name``, end to end, and the row of each; raise UserError
@@ -120,7 +121,7 @@ class ChunkColumns:
         """Return one number for each row (N,) of the column ``name``: its number or, of a list, the sum for rewards,
         else the mean over the tokens that count."""
         n, column = len(self[name].array), self[name]
-        if not self.is_list(name) or len(column.numbers()) == n:
+        if not self.is_list(name) or np.array_equal(column.rows(), range(n)):
             return self.numbers(name)
         flat, row = (column.numbers(), column.rows()) if name == "reward" else self.kept(name)
         count = 1 if name == "reward" else np.maximum(np.bincount(row, minlength=n), 1)

@@ -248,7 +248,7 @@ class Watch:
         apart = [(base[inner + shift] - against[inner]) ** 2 for shift in (-1, 0, 1)]
         before, here, after = (np.bincount(row[inner], part, row[-1] + 1) for part in apart)
         tokens = np.bincount(row[inner], minlength=row[-1] + 1)
-        shifted = (tokens >= 10) & (4 * np.minimum(before, after) < here)
+        shifted = (tokens >= 10) & (25 * np.minimum(before, after) < here)
         self._shifts += [float(part[shifted].sum()) for part in (before, here, after, tokens)]
         digest.shifted.add(d[shifted[row]], row[shifted[row]], ids)
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])

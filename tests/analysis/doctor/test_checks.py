@@ -264,6 +264,11 @@ def test_why_every_advantage_is_0(tmp_path, reward, said):
     assert ("rewards differ" in issue.fix) == ("rewards differ" in said)
 
 
+def test_lone_responses_of_one_reward_are_no_copies(tmp_path):
+    rows = plain(advantage=np.zeros(400), reward=np.ones(400), prompt_id=np.arange(400))
+    assert "copies" not in answer(append(tmp_path, rows), "advantages_zero").summary
+
+
 def test_truncation_is_told_beside_its_begin_and_the_reward(tmp_path):
     values = {"completions/clipped_ratio": lambda i: 0.06 * i, "reward": lambda i: float(i < 8)}
     (issue,) = (a for a in examine(scalars(tmp_path / "run", **values)).issues if a.id == "truncation")

@@ -79,6 +79,11 @@ def test_a_sum_over_the_tokens_of_a_response_is_no_mean_weight(tmp_path):
     assert "ois is the mean length in tokens in every line: a sum over a response's tokens" in issue.summary
 
 
+def test_a_weight_that_is_a_sum_is_no_product(tmp_path):
+    series = {"sampling__importance_sampling_ratio__mean": np.full(12, 8.0)}
+    assert set(found(tmp_path, **series, sampling__sampling_logp_difference__mean=0.01 * WAVE)) == {"weight_scale"}
+
+
 def test_one_ratio_twice_is_the_samplers_only_where_it_is_farther_from_1_than_updates_move_it(tmp_path):
     for kl, said in ((0.01, True), (0.05, False)):
         ratios = {"train__ois": WAVE, "train__tis": WAVE, "train__ppo_kl": np.full(12, kl)}

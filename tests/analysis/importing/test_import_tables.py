@@ -326,11 +326,14 @@ def test_a_log_ratio_over_the_length_gives_way_to_the_log_probabilities(tmp_path
     assert ("log_ratio is S over the length: S is made of the log-probabilities" in report.notes) == mean
 
 
-def test_a_column_of_minibatches_counts_a_rollouts_updates_if_no_epoch_does():
-    known = "updates_since_rollout"
-    assert choose_columns(["step", "mini_batch"], {})[known] == "mini_batch"
-    assert known not in choose_columns(["step", "mini_batch", "ppo_epoch"], {})
-    assert choose_columns(["step", known, "ppo_epoch"], {})[known] == known
+def test_whether_a_column_of_minibatches_counts_updates_is_asked(tmp_path):
+    table = TOKENS | {"step": [0, 0, 0], "mini_batch": [0, 1, 2]}
+    report, _ = imported(tmp_path, table)
+    cure = "--columns updates_since_rollout=mini_batch"
+    assert any(cure in note for note in report.notes)
+    report, log = imported(tmp_path / "told", table, columns={"updates_since_rollout": "mini_batch"})
+    assert log.column("updates_since_rollout").tolist() == [0, 1, 2]
+    assert not any(cure in note for note in report.notes)
 
 
 def test_numbers_in_lists_of_one_are_read(tmp_path):
@@ -338,6 +341,8 @@ def test_numbers_in_lists_of_one_are_read(tmp_path):
     _, log = imported(tmp_path, TOKENS | table | {"mask": [[1, 1, 1], [1], [1, 1]]})
     for name in table:
         assert log.column(name).tolist() == [3.0, 4.0, 5.0]
+    with pytest.raises(UserError, match="'step' is read as step and must hold numbers"):
+        imported(tmp_path / "uneven", TOKENS | {"step": [[1.0], [], [2.0, 3.0]]})  # as many numbers as rows
 
 
 def test_a_token_without_a_log_probability_is_said_and_a_mask_cures_it(tmp_path, capsys):

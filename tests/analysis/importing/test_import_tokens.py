@@ -118,6 +118,13 @@ def test_a_shift_from_some_token_on_is_one(tmp_path):
     assert "old_log_probs stands one place after rollout_log_probs" in notes
 
 
+def test_a_few_tokens_far_off_are_no_shift(tmp_path):
+    old, sampler = pairs(noise=0.02, responses=60, length=400)
+    for one, other in zip(old, sampler, strict=True):
+        one[np.flatnonzero(other < -0.3)[:14]] -= 3.0
+    assert noticed(tmp_path, old, sampler)[0].shifted.responses == 0
+
+
 def test_a_last_token_that_carries_the_mismatch_is_named_and_the_analysis_says_so(tmp_path):
     old, sampler = pairs(responses=160)
     old[::8, -1], sampler[::8, -1] = -12.1, -0.1
