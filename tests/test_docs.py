@@ -133,6 +133,12 @@ def test_what_the_tables_and_sentences_say_is_so():
     for rule, *said in cells(page("README.md"), f"rule | {' | '.join(tasks)}"):
         factor = {"estimand": "factor a doubling", "rule": rule, "clip_rate": "0.05"}
         assert said == [of_seeds("estimates", **factor, task=task) for task in tasks]
+    table = list(csv.DictReader((ROOT / "results" / "paper" / "differences.csv").open(encoding="utf-8")))
+    equal = [
+        r for r in table if (r["runs"], r["quantity"], r["less"]) == ("equal", "reward, mean over rollouts", "fspo")
+    ]
+    below = max(float(r["ci_high"]) for r in equal if r["rule"] in ("rloo", "gspo"))
+    assert f"at most {below:.3f} below (95 % bound)" in page("README.md")
     told = "each rule clips 9 to 12 % of A < 0, less than 1 % of A > 0"
     assert told in page("README.md")
     for rule in ("rloo", "gspo", "fspo"):

@@ -48,7 +48,7 @@ PACKAGE = "rldoctor"
 
 
 def _series(p: Patient, names: str) -> dict[str, Floats]:
-    """Return, of each metric whose name less prefixes fits the regex ``names``, rollouts and values (2, N), N >= 3."""
+    """Return by name the metrics whose name without prefix fits the regex ``names``: rollouts and values, (2, N)."""
     return {
         name.removeprefix(FOREIGN): np.array(values).T
         for name, values in p.metrics.items()

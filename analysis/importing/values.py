@@ -91,7 +91,7 @@ class ChunkColumns:
         return name in self.chosen and self[name].kind == "list"
 
     def numbers(self, name: str) -> Floats:
-        """Return the column ``name`` as numbers (N,), lists of one too. Raise UserError if it holds no numbers."""
+        """Return the column ``name`` as numbers (N,); a list of one number is that number. Raise UserError else."""
         column, n = self[name], len(self[name].array)
         if column.kind == "text" or (column.kind == "list" and not np.array_equal(column.rows(), range(n))):
             example = str(self[name].array[0].as_py())[:40]

@@ -99,7 +99,7 @@ class TokenDigest:
     below: float = 0.0  # share of uncertain tokens with d < 0: near 1 if the sampler kept to a nucleus
     # Spread (sd) of base over that of against at uncertain tokens: against's temperature over base's, all else equal.
     temperature: float = 1.0
-    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, at inner uncertain tokens with |d| > .2.
+    # By shift, "-1", "0", "1": rms of base[t + shift] less against[t], nats, over uncertain tokens t with |d| > .2.
     shifts: dict[str, float] = field(default_factory=dict)
     placeholder: Noticed = field(default_factory=Noticed)  # log-probabilities that stand for missing ones
     zeros: Noticed = field(default_factory=Noticed)  # tokens in runs in which against is exactly 0 and base is not
@@ -248,7 +248,7 @@ class Watch:
         apart = [(base[inner + shift] - against[inner]) ** 2 for shift in (-1, 0, 1)]
         before, here, after = (np.bincount(row[inner], part, row[-1] + 1) for part in apart)
         tokens = np.bincount(row[inner], minlength=row[-1] + 1)
-        shifted = (tokens >= 10) & (25 * np.minimum(before, after) < here)
+        shifted = (tokens >= 10) & (25 * np.minimum(before, after) < here)  # aligned, d is 5 times as small
         self._shifts += [float(part[shifted].sum()) for part in (before, here, after, tokens)]
         digest.shifted.add(d[shifted[row]], row[shifted[row]], ids)
         self._shifted += float(d[shifted[row]] @ d[shifted[row]])
@@ -275,7 +275,7 @@ class Watch:
             "end": digest.sampler and digest.ends.count >= 3 and self._ends > sum_sq / 2 and n > 4 * digest.responses,
             "weights": confident.count > 0.001 * n and confident.responses >= max(3, 0.1 * digest.responses),
             "nucleus": digest.sampler and unsure >= 100 and digest.below > NUCLEUS and digest.mean_ratio < 0.99,
-            "placeholder": 10 * digest.placeholder.count > digest.zeros.count,
+            "placeholder": 10 * digest.placeholder.count > digest.zeros.count,  # not if few beside zeros
             "mask": digest.zeros.count,
         }
         digest.cause = next((cause for cause, test in shown.items() if test), "")

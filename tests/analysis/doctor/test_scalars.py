@@ -28,7 +28,7 @@ RISING = np.linspace(0.011, 0.03, 12)
 @pytest.mark.parametrize(
     ("wanted", "series"),
     [
-        ("weight_scale", {"train__ois": np.full(12, 8.0)}),
+        ("weight_scale", {"train__ois": np.full(12, 8.0), "sampling__sampling_logp_difference__mean": 0.01 * WAVE}),
         ("weight_scale", {"sampling__importance_sampling_ratio__mean": 2.5 * WAVE,
                           "sampling__importance_sampling_ratio__max": np.full(12, 2.0)}),
         ("same_ratio", {"ois": WAVE, "tis": WAVE}),
@@ -77,11 +77,6 @@ def test_a_sum_over_the_tokens_of_a_response_is_no_mean_weight(tmp_path):
     (tmp_path / "slime.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (issue,) = examine(tmp_path / "slime.jsonl").issues
     assert "ois is the mean length in tokens in every line: a sum over a response's tokens" in issue.summary
-
-
-def test_a_weight_that_is_a_sum_is_no_product(tmp_path):
-    series = {"sampling__importance_sampling_ratio__mean": np.full(12, 8.0)}
-    assert set(found(tmp_path, **series, sampling__sampling_logp_difference__mean=0.01 * WAVE)) == {"weight_scale"}
 
 
 def test_one_ratio_twice_is_the_samplers_only_where_it_is_farther_from_1_than_updates_move_it(tmp_path):

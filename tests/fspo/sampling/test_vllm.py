@@ -149,7 +149,7 @@ def test_a_server_that_hangs_is_one_line(server: Running, folder: Path) -> None:
 
 
 class Alternating(tiny_run.Digits):
-    """Rewards of 0 and 1 in turn, because the server takes no seed: each rollout has A != 0 and moves the weights."""
+    """A task whose rewards are 0 and 1 in turn, so that each rollout moves the weights, whatever the server samples."""
 
     def score(self, examples: Any, responses: Any, finished: Any) -> Rewards:
         return Rewards(np.arange(len(responses)) % 2.0, ["ok"] * len(responses))
